@@ -13,7 +13,7 @@ from harness import Case, Options, compiled, main
 
 import needle as ndl
 from needle import executor
-from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
+from needle.ops.image.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 
 DIRECTIONS = ("forward", "to the input", "to the weights")
 ON_3X3 = (0.45, 0.45, 0.6)

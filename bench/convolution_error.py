@@ -1,6 +1,6 @@
 """The numerical error of each convolution algorithm: relative root mean square against float64.
 
-python bench/convolution_error.py    prints the table of ``needle.ops.convolution``
+python bench/convolution_error.py    prints the table of ``needle.ops.image.convolution``
 
 Images and weights are standard normal; the reference is the expansion in float64 of the same
 float32 numbers.
@@ -15,7 +15,7 @@ import numpy as np
 import needle as ndl
 from needle import executor
 from needle.backend import onednn
-from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
+from needle.ops.image.convolution import Convolution, ConvolutionInput, ConvolutionWeight
 
 LAYERS = (
     (16, 32, 32, 32, 3, 1), (16, 128, 128, 16, 3, 1), (16, 512, 512, 4, 3, 1),

@@ -12,8 +12,8 @@ from harness import Case, Options, main
 
 import needle as ndl
 from needle import executor
-from needle.ops.batch_norm_relu import BatchNormReLU
-from needle.ops.pooling import MaxPool
+from needle.ops.image.pooling import MaxPool
+from needle.ops.norm.batch_norm_relu import BatchNormReLU
 
 F = torch.nn.functional
 NORMS = ((64, 32), (128, 16), (256, 16), (512, 8))

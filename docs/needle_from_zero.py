@@ -203,7 +203,7 @@ assert turned.reshape((6,)).handle is not table.handle, "this one had to be copi
 
 # **In Needle this is `python/needle/backend/ndarray.py`, and it differs because** there are ten
 # dtypes instead of one, so a spec has a dtype as well, and equal specs are usually one object
-# (`make_spec` in `python/needle/definition.py`), which makes them quick to compare. `reshape` finds
+# (`make_spec` in `python/needle/reference.py`), which makes them quick to compare. `reshape` finds
 # a view in more cases than the dense one. Where the native module is loaded, the same views are
 # made in C++.
 
@@ -318,11 +318,11 @@ class Tanh(Elementwise):
 assert Add().compute(table, row).tolist() == [[11, 22, 33], [14, 25, 36]]
 assert Multiply().compute(turned, turned).tolist() == [[1, 16], [4, 25], [9, 36]]
 
-# **In Needle this is `python/needle/ops/base.py`, and it differs because** an op there also brings
-# samples, from which its tests are generated, and says in `saves` which values its gradient will
-# read, so that all others can be freed. `python/needle/ops/elementwise.py` has the classes,
-# `src/common/functions.def` the table of formulas, and `python/needle/backend/kernels.py` the
-# checks between the two.
+# **In Needle this is `python/needle/ops/core/base.py`, and it differs because** an op there also
+# brings samples, from which its tests are generated, and says in `saves` which values its gradient
+# will read, so that all others can be freed. `python/needle/ops/elementwise/arithmetic.py` has the
+# classes, `src/common/functions.def` the table of formulas, and `python/needle/backend/kernels.py`
+# the checks between the two.
 
 
 # ## 3. A graph
@@ -465,7 +465,7 @@ with modes(recording=False):
 # **In Needle this is `python/needle/graph.py`, and it differs because** a node there keeps its
 # value only as long as somebody has a claim on it: a gradient that will read it, or an op that
 # still waits. Here it keeps the value as long as the node lives. The text of `Node` and
-# `TensorBase` is in `python/needle/definition.py`, and `apply` is in `python/needle/executor.py`.
+# `TensorBase` is in `python/needle/reference.py`, and `apply` is in `python/needle/executor.py`.
 # All three exist in C++ as well (`src/core/types/graph.cc`, `src/core/gate/gate.cc`): for small
 # arrays the time goes into the bookkeeping, not into the numbers.
 
@@ -847,7 +847,7 @@ print("step 6: lazy mode gives the same numbers, and only those that are read")
 # values that nobody will need, errors can name the line that called the op (`NEEDLE_DEBUG=1`),
 # several threads may ask for one value, and a graph that only grows leads to a warning. The device
 # without numbers is `python/needle/backend/meta.py`, and `infer` is a method of `Op` in
-# `python/needle/ops/base.py`, as here.
+# `python/needle/ops/core/base.py`, as here.
 
 
 # ## 7. A module
@@ -1052,7 +1052,7 @@ print("step 9: a graph across two devices has the right gradient")
 # that is made of the others. `python/needle/backend/numpy.py` is the shortest whole device. The one
 # that works like our queue is `python/needle/backend/cuda/backend.py`: a stream of the GPU in place
 # of the thread, and `python/needle/backend/cuda/arena.py` for memory. `ToDevice` is in
-# `python/needle/ops/movement.py`.
+# `python/needle/ops/shape/movement.py`.
 
 # ## 10. A kernel in C
 #

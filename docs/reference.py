@@ -22,7 +22,7 @@ import numpy as np
 import needle as ndl
 from needle import backend, errors, ops
 from needle.backend import numpy as numpy_backend
-from needle.ops.base import Composite, Elementwise, Linear, Multilinear
+from needle.ops.core.base import Composite, Elementwise, Linear, Multilinear
 
 SECTIONS = ("Shapes", "Dtypes", "Gradient", "Raises", "Source", "Modes")
 """What a docstring may say in a line of its own, ``Shapes:   x [...] -> the same``."""
@@ -32,7 +32,7 @@ PACKAGES = {
     "pytorch": "PyTorch's names",
     "autograd": "Gradients",
     "derivatives": "Derivatives of any order",
-    "regions": "Regions with rules of their own",
+    "checkpoint": "Regions with rules of their own",
     "ops": "Functions",
     "nn": "Layers and losses",
     "nn.functional": "Functions with PyTorch's arguments",

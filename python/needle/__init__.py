@@ -29,6 +29,7 @@ from needle.autograd import (
 )
 from needle.backend.ndarray import NDArray
 from needle.backend_selection import BACKEND, array_api
+from needle.checkpoint import checkpoint, custom_gradient
 from needle.compile import compile, explain
 from needle.derivatives import hessian, hvp, jacobian, jvp, linearize
 from needle.devices import Device, all_devices, cpu, cpu_numpy, default_device, meta
@@ -340,9 +341,8 @@ from needle.ops import (
     where,
     xlogy,
 )
-from needle.ops.kinds import check_all as _check_all
+from needle.ops.core.kinds import check_all as _check_all
 from needle.ops.random import manual_seed
-from needle.regions import checkpoint, custom_gradient
 from needle.tensors import Parameter, Tensor, TensorTuple, Value, from_dlpack
 
 cuda = Cuda()

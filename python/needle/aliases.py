@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from needle import ops
-from needle.backend.axes import axes_of, normalise_axis, whole
+from needle.backend.axes import axes_of, integer, normalise_axis
 from needle.errors import ArgumentError, AxesError, IndexRangeError, explain, unknown
 from needle.executor import shape_of, spec_of
 from needle.inspection import Inspection, attribute, sizes_in
-from needle.ops.attributes import flag, real
-from needle.ops.operands import as_tensors, promoted
-from needle.ops.rearrange import window
+from needle.ops.core.attributes import flag, real
+from needle.ops.core.operands import as_tensors, promoted
+from needle.ops.shape.rearrange import window
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
@@ -315,7 +315,7 @@ class Aliases(Inspection):
         """
         shape = shape_of(self)
         size = shape[normalise_axis(axis, len(shape))]
-        start, length = whole("narrow: start", start), whole("narrow: length", length)
+        start, length = integer("narrow: start", start), integer("narrow: length", length)
         first = start + size if start < 0 else start
         if not 0 <= first <= first + length <= size:
             raise IndexRangeError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from needle import config, executor, graph, reverse, structure
+from needle import config, executor, graph, reverse, tree
 from needle.backend.ndarray import NDArray, array
 from needle.elsewhere import advice
 from needle.errors import (
@@ -30,11 +30,11 @@ from needle.errors import (
     missing,
     no_tensor,
 )
-from needle.ops import operands
-from needle.ops.attributes import flag
-from needle.ops.base import Identity, Op, aliases, starts
-from needle.ops.elementwise import Add, Negative, Subtract
-from needle.ops.operands import has_gradients
+from needle.ops.core import operands
+from needle.ops.core.attributes import flag
+from needle.ops.core.base import Identity, Op, aliases, starts
+from needle.ops.core.operands import has_gradients
+from needle.ops.elementwise.arithmetic import Add, Negative, Subtract
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
@@ -140,7 +140,7 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
 @functools.lru_cache(256)
 def _one(spec: Any) -> NDArray:
     """Return a cached one of a scalar's dtype and device: copying it is quicker than making one."""
-    return executor.value_of(operands.constant(1.0, spec.dtype, spec.device))
+    return executor.primal_array(operands.constant(1.0, spec.dtype, spec.device))
 
 
 def _apart(grad: Any, given: set[int]) -> Any:
@@ -275,8 +275,8 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     _check_tensors("vjp", args)
     nodes, inputs = starts(args)
     with executor.modes(recording=True):
-        out = structure.checked("vjp", function)(*inputs)
-        own = structure.rebuilt(out, lambda x: aliases([x])[0])
+        out = tree.checked("vjp", function)(*inputs)
+        own = tree.rebuilt(out, lambda x: aliases([x])[0])
 
     def pull(*out_grads: Any) -> tuple[Any, ...]:
         with executor.modes(recording=outer):
@@ -291,12 +291,12 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
 def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """Return the tensors of a result with their gradients; None for ones."""
     if not out_grads or (len(out_grads) == 1 and out_grads[0] is None):
-        return [(x, None) for x in structure.flat(out)]
+        return [(x, None) for x in tree.flat(out)]
     nested = isinstance(out, (tuple, list))
-    whole = len(out_grads) == 1 and (not nested or structure.is_several(out_grads[0]))
+    whole = len(out_grads) == 1 and (not nested or tree.is_several(out_grads[0]))
     if not nested and not whole:
         raise GradientError(f"vjp: expected one gradient for one result, got {len(out_grads)}")
-    pairs = structure.aligned("vjp", out, out_grads[0] if whole else out_grads)
+    pairs = tree.aligned("vjp", out, out_grads[0] if whole else out_grads)
     return [(x, u) for x, u in pairs if u is not None]
 
 
@@ -310,7 +310,7 @@ def _check_tensors(name: str, args: Sequence[Any]) -> None:
                 else "Tensor(...), or a function that closes over it"
             )
             raise GradientError(
-                f"{name}: argument {i} is {structure.kind(x)}, not a tensor\n"
+                f"{name}: argument {i} is {tree.kind(x)}, not a tensor\n"
                 "  rule: derivatives are with respect to tensors\n"
                 f"  try: {advice}"
             )
@@ -371,7 +371,7 @@ def value_and_grad(function: _Function, argnums: int | Sequence[int] = 0) -> Cal
             differentiate is not a tensor.
         IndexRangeError: when called, if argnums are out of range.
     """
-    structure.check_function("value_and_grad", function)
+    tree.check_function("value_and_grad", function)
 
     def call(*args: Any, **named: Any) -> tuple[Any, Any]:
         outer = graph.recording()
@@ -400,7 +400,7 @@ def _scalar(out: Any) -> Any:
     """Return the result of a function to differentiate, checked to be a floating scalar."""
     if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
         raise GradientError(
-            f"grad: expected a scalar tensor from the function, got {structure.kind(out)}\n"
+            f"grad: expected a scalar tensor from the function, got {tree.kind(out)}\n"
             "  try: vjp for several results"
         )
     if not has_gradients(out.spec.dtype):
@@ -459,7 +459,7 @@ def grad(
                 create_graph if retain_graph is None else flag("grad: retain_graph", retain_graph)
             )
             return reverse.gradients(outs, seeds, inputs, kept, unused)
-    structure.check_function("grad", function)
+    tree.check_function("grad", function)
     both: Any = value_and_grad(function, argnums)
 
     def call(*args: Any, **named: Any) -> Any:
@@ -533,7 +533,7 @@ def _is_number(node: Any) -> bool:
 def _recorded(op: Any, inputs: Sequence[Any]) -> Any:
     """Return the result of an op as part of the graph, even if it requires no gradient."""
     with executor.modes(recording=False, lazy=False):
-        array = op.compute(*map(executor.value_of, inputs))
+        array = op.compute(*map(executor.primal_array, inputs))
     return graph.record(op, inputs, array)
 
 

@@ -36,7 +36,7 @@ class Config:
         fast: "on", or "off" to run every operation by the Python definition of ``executor.apply``.
         overrides: "on", or "off" to compute every composite by its expansion.
         conv: method of convolutions on the native CPU: "im2col", "direct", "winograd", "onednn" (a
-            build option); empty: chosen by the shapes. See ``needle.ops.convolution``.
+            build option); empty: chosen by the shapes. See ``needle.ops.image.convolution``.
         finite: "off", or "on" to stop at the first op that makes a NaN or an infinity.
         debug: 0; or 1 to name in errors and warnings the lines that made each tensor.
         isa: instruction set of the native kernels; empty: the best one.

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from needle import autograd, executor, forward, graph, regions, reverse, structure
+from needle import autograd, executor, forward, graph, reverse, tree
 from needle.backend.ndarray import array
+from needle.checkpoint import check_rules
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
-from needle.ops.base import aliases, starts
-from needle.ops.movement import reshape
-from needle.ops.tuples import stack
+from needle.ops.core.base import aliases, starts
+from needle.ops.shape.movement import reshape
+from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
@@ -64,7 +65,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
         )
     vs = tuple(_tangent("jvp", x, v) for x, v in zip(xs, vs, strict=True))
     own = [aliases([x])[0] if v is None else x for x, v in zip(xs, vs, strict=True)]
-    out, tangent = forward.push(structure.checked("jvp", function), own, vs)
+    out, tangent = forward.push(tree.checked("jvp", function), own, vs)
     return out, _filled(out, tangent)
 
 
@@ -105,13 +106,13 @@ def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> t
         _tangent(name, x, None)  # must be a tensor
     nodes, tensors = starts(inputs)
     with executor.modes(recording=True):
-        return structure.checked(name, function)(*tensors), nodes
+        return tree.checked(name, function)(*tensors), nodes
 
 
 def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
     """Return the map from tangents of the leaves to that of a recorded result."""
-    reached = [x for x in structure.flat(result) if x.requires_grad]
-    regions.check_rules(reached)
+    reached = [x for x in tree.flat(result) if x.requires_grad]
+    check_rules(reached)
     seeds = [reverse.variable(x.spec) for x in reached]
     with executor.modes(recording=True):
         grads = reverse.collect(reached, seeds, leaves, True)
@@ -122,7 +123,7 @@ def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool
         with executor.modes(recording=create_graph):
             found = reverse.collect([g for g, _ in pairs], [v for _, v in pairs], seeds, True)
         known = dict(zip(map(id, reached), found, strict=True))
-        return _filled(result, structure.rebuilt(result, lambda x: known.get(id(x))))
+        return _filled(result, tree.rebuilt(result, lambda x: known.get(id(x))))
 
     return push
 
@@ -159,7 +160,7 @@ def jacobian(
     if mode not in (None, "forward", "reverse"):
         raise OptionError(f"jacobian: mode is {mode!r}, must be 'forward', 'reverse' or None")
 
-    structure.check_function("jacobian", function)
+    tree.check_function("jacobian", function)
 
     def call(*args: Any, **named: Any) -> Any:
         wanted = autograd.places("jacobian", argnums, args)
@@ -210,7 +211,7 @@ def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> C
     array([[ 6.,  0.],
            [ 0., 12.]], dtype=float32)
     """
-    structure.check_function("hessian", function)
+    tree.check_function("hessian", function)
     if not isinstance(argnums, Sequence):
         return jacobian(autograd.grad(function, argnums), argnums)
     rows = [jacobian(autograd.grad(function, i), argnums) for i in argnums]
@@ -289,9 +290,7 @@ def _units(x: Any) -> Any:
 
 def _one(out: Any) -> Any:
     if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
-        raise GradientError(
-            f"jacobian: the function must return one tensor, not {structure.kind(out)}"
-        )
+        raise GradientError(f"jacobian: the function must return one tensor, not {tree.kind(out)}")
     if not out.spec.dtype.is_floating:
         raise GradientError(
             f"jacobian: the function returned {out.spec.dtype}, not a floating dtype"
@@ -309,7 +308,7 @@ def _several(x: Any) -> tuple[Any, ...]:
 def _tangent(name: str, x: Any, v: Any) -> Any:
     """Return a tangent of x as a tensor, or None for zero."""
     if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
-        raise GradientError(f"{name}: expected tensors as primals, got {structure.kind(x)}")
+        raise GradientError(f"{name}: expected tensors as primals, got {tree.kind(x)}")
     if v is None:
         return None
     spec = x.spec
@@ -338,7 +337,7 @@ def _tangent(name: str, x: Any, v: Any) -> Any:
 def _filled(out: Any, tangent: Any) -> Any:
     """Return a result's tangent with zeros where it has none; None where it is not floating."""
     if isinstance(out, (tuple, list)):
-        return structure.like(out, [_filled(x, t) for x, t in zip(out, tangent, strict=True)])
+        return tree.like(out, [_filled(x, t) for x, t in zip(out, tangent, strict=True)])
     if tangent is None and out.spec.dtype.is_floating:
         return reverse.full_like(out, 0.0)
     return tangent

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence, Set
 from contextvars import ContextVar
 from typing import Any
 
-from needle import config, core, devices, finite, forward, graph, tracing
+from needle import config, core, devices, forward, graph, nancheck, tracing
 from needle.backend import memory
 from needle.backend.array import Array
 from needle.errors import (
@@ -92,7 +92,7 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
     if level:
         return _push(op, tensors, level)
     needs = graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)
-    watched = finite.on()
+    watched = nancheck.on()
     if graph.lazy():
         for x in tensors:
             if x.array is None and x.node.done:
@@ -103,20 +103,20 @@ def _run(op: Any, tensors: tuple[Any, ...]) -> Any:
             result = graph.pend(op, tensors, trace.infer(op, tuple(specs)), needs)
             trace.lines[id(result.node)] = user_line()
             return result
-        spec = finite.unwatched(op.infer, *specs) if watched else op.infer(*specs)
+        spec = nancheck.unwatched(op.infer, *specs) if watched else op.infer(*specs)
         result = graph.pend(op, tensors, spec, needs)
         if config.current().debug >= 1:
             _lines[result.node] = user_line()
         if graph.pending() % PENDING_LIMIT == 0:
             warn_pending()
     else:
-        arrays = [held(x) for x in tensors]
-        array = finite.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
+        arrays = [array_of(x) for x in tensors]
+        array = nancheck.compute(op, arrays, user_line()) if watched else op.compute(*arrays)
         if not isinstance(array, (Array, tuple)):
             raise not_an_array(op.name, array)
         result = graph.record(op, tensors, array) if needs else graph.wrap(array)
     if watched:
-        finite.note(result.node, user_line())
+        nancheck.note(result.node, user_line())
     if config.current().debug >= 1:
         makers[result] = f"{op} at {user_line()}"
         if type(result.array) is not tuple and result.array is not None:
@@ -131,8 +131,8 @@ def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
     else:
         primals, tangents = forward.unbox(tensors, level)
         if op.differentiable and any(t is not None for t in tangents):
-            if finite.on():
-                out, tangent = finite.push(op, primals, tangents, user_line())
+            if nancheck.on():
+                out, tangent = nancheck.push(op, primals, tangents, user_line())
             else:
                 out, tangent = op.push(primals, tangents)
         else:
@@ -141,8 +141,8 @@ def _push(op: Any, tensors: tuple[Any, ...], level: int) -> Any:
     if not (graph.recording() and op.differentiable and any(x.requires_grad for x in tensors)):
         return graph.wrap(array)
     result = graph.record(op, tensors, array)
-    if finite.on():
-        finite.note(result.node, user_line())
+    if nancheck.on():
+        nancheck.note(result.node, user_line())
     return result
 
 
@@ -258,7 +258,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
         raise no_tensor(x) from None
 
 
-def held(tensor: Any) -> Any:
+def array_of(tensor: Any) -> Any:
     """Return the contents of a tensor, computed if needed: an array, a dual, or a tuple of them.
 
     Raises:
@@ -280,17 +280,17 @@ def held(tensor: Any) -> Any:
     return array
 
 
-def value_of(tensor: Any) -> Any:
+def primal_array(tensor: Any) -> Any:
     """Return the array of a tensor, computed if needed; for a dual its value.
 
     Raises:
         ReleasedError: if the value was freed because nothing needed it.
     """
-    array = held(tensor)
+    array = array_of(tensor)
     if type(array) is forward.Dual:
-        return value_of(array.primal)
+        return primal_array(array.primal)
     if type(array) is tuple:
-        parts = [value_of(x.primal) if type(x) is forward.Dual else x for x in array]
+        parts = [primal_array(x.primal) if type(x) is forward.Dual else x for x in array]
         return tuple(parts)
     return array
 
@@ -312,8 +312,8 @@ def realize(nodes: Iterable[Any]) -> None:
 
 def _computed(node: Any, arrays: list[Any]) -> Any:
     try:
-        if finite.watches(node):
-            return finite.compute(node.op, arrays, node=node)
+        if nancheck.watches(node):
+            return nancheck.compute(node.op, arrays, node=node)
         return node.op.compute(*arrays)
     except NonFiniteError:  # names the line already
         raise

@@ -13,8 +13,8 @@ level are constants there, even if they have lower levels. So nested derivatives
 ``Dual`` is a subclass of ``Array`` without memory. So the graph records and frees it like any
 array, and the native gate, which takes arrays with memory only, needs no check of its own: programs
 without forward mode pay nothing. In lazy mode the duals are there at once, and what they hold
-waits. ``executor.value_of`` reads below all levels (what users and optimizers see);
-``executor.held`` gives the dual.
+waits. ``executor.primal_array`` reads below all levels (what users and optimizers see);
+``executor.array_of`` gives the dual.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import graph, structure
+from needle import graph, tree
 from needle.backend.array import Array, make_array
 
 _levels = itertools.count(1)
@@ -124,7 +124,7 @@ def split(out: Any, level: int) -> tuple[Any, Any]:
             primal, tangent = split(part, level)
             primals.append(primal)
             tangents.append(tangent)
-        return structure.like(out, primals), structure.like(out, tangents)
+        return tree.like(out, primals), tree.like(out, tangents)
     if type(out.spec) is tuple:
         return split(out.tuple(), level)
     (primal,), (tangent,) = unbox((out,), level)

@@ -18,7 +18,7 @@ a chain of 100,000 ops is built, differentiated and destroyed.
 ReleasedError, unless the first was told ``retain_graph=True``; what leaves hold is never freed.
 With ``NEEDLE_BACKEND=np``, the course's dialect, it keeps the graph and records the gradients.
 
-definition.py implements all of it in Python; the native module, if there is one, has types with the
+reference.py implements all of it in Python; the native module, if there is one, has types with the
 same names and behaviour, which are used instead.
 """
 
@@ -27,16 +27,16 @@ from __future__ import annotations
 import copyreg
 from typing import TYPE_CHECKING, Any
 
-from needle import core, definition
+from needle import core, reference
 from needle.errors import GradientError, ReleasedError
 
-_source: Any = definition if core.native is None else core.native
+_source: Any = reference if core.native is None else core.native
 
-OUTPUT: int = definition.OUTPUT
+OUTPUT: int = reference.OUTPUT
 if TYPE_CHECKING:
-    from needle.definition import Node as Node
-    from needle.definition import Op as OpBase
-    from needle.definition import TensorBase as TensorBase
+    from needle.reference import Node as Node
+    from needle.reference import Op as OpBase
+    from needle.reference import TensorBase as TensorBase
 else:
     OpBase, Node, TensorBase = _source.Op, _source.Node, _source.TensorBase
 

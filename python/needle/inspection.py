@@ -13,7 +13,7 @@ from needle import devices, ops
 from needle.backend.axes import normalise_axis
 from needle.elsewhere import advice
 from needle.errors import no_tensor
-from needle.executor import shape_of, spec_of, value_of
+from needle.executor import primal_array, shape_of, spec_of
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
@@ -240,7 +240,7 @@ class Inspection:
         from needle import notebook  # only notebooks need it
 
         spec, own = spec_of(self), getattr(self, "name", None)
-        values: Any = np.asarray(value_of(self))
+        values: Any = np.asarray(primal_array(self))
         return notebook.of_tensor(values, str(spec.dtype), spec.device.name, own or "")
 
     if not TYPE_CHECKING:  # else type checkers would accept every misspelt name

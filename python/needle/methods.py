@@ -12,7 +12,7 @@ from needle import ops
 from needle.aliases import Aliases, _unary
 from needle.errors import ArgumentError, AxesError, OptionError, explain, unknown
 from needle.executor import shape_of, spec_of
-from needle.ops.operands import declined
+from needle.ops.core.operands import declined
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from needle import executor, graph, ops
-from needle.backend import exchange
-from needle.backend.axes import normalise_axis, whole
+from needle.backend import dlpack
+from needle.backend.axes import integer, normalise_axis
 from needle.devices import as_device
 from needle.dtype import DType, result_type
 from needle.errors import ArgumentError, explain
 from needle.inspection import Size as Size
-from needle.ops import dims, random
-from needle.ops.attributes import flag, real
-from needle.ops.operands import default_float, kind_of
+from needle.ops import random
+from needle.ops.core import dims
+from needle.ops.core.attributes import flag, real
+from needle.ops.core.operands import default_float, kind_of
 from needle.standard import linalg
 from needle.standard.creation import asarray
 from needle.standard.inspection import finfo as finfo
@@ -173,7 +174,7 @@ def from_numpy(x: Any) -> Tensor:
             advice="needle.tensor(x)",
         )  # fmt: skip
     if x.flags.writeable:
-        return graph.wrap(exchange.from_dlpack(x, None, None))
+        return graph.wrap(dlpack.from_dlpack(x, None, None))
     return tensor(x)
 
 
@@ -385,7 +386,7 @@ def vander(x: Any, columns: int | None = None, increasing: bool = False) -> Any:
     [[4. 2. 1.]
      [9. 3. 1.]]
     """
-    count = executor.shape_of(x)[0] if columns is None else whole("vander: columns", columns)
+    count = executor.shape_of(x)[0] if columns is None else integer("vander: columns", columns)
     rising = flag("vander: increasing", increasing)
     powers = ops.arange(0, count) if rising else ops.arange(count - 1, -1, -1)
     return ops.power(ops.unsqueeze(x, 1), ops.astype(powers, executor.spec_of(x).dtype))
@@ -398,7 +399,7 @@ def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     [0. 2. 1. 0.]
     """
     values = ops.reshape(ops.stop_gradient(x), (-1,))
-    low, high, bins = real("histc: min", min), real("histc: max", max), whole("histc: bins", bins)
+    low, high, bins = real("histc: min", min), real("histc: max", max), integer("histc: bins", bins)
     if low == high:
         low, high = float(ops.amin(values).item()), float(ops.amax(values).item())
         low, high = (low, high) if low < high else (low - 1, high + 1)

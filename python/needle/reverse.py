@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import config, executor, finite, graph
+from needle import config, executor, graph, nancheck
 from needle.backend.ndarray import full_of
 from needle.errors import GradientError, explain
 
@@ -45,7 +45,7 @@ def walk(
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
     handle, owner, release = graph.handle, graph.owner, graph.release
-    watched, lazily = finite.on(), graph.lazy()
+    watched, lazily = nancheck.on(), graph.lazy()
     while order:
         node = order.pop()
         out_grad = grads.pop(node, None)
@@ -59,7 +59,7 @@ def walk(
         if lazily and getattr(node, "released", False):  # no older native module has it
             _check_kept(node)
         out = handle(node)
-        parts = finite.gradient(op, out_grad, out) if watched else op.gradient(out_grad, out)
+        parts = nancheck.gradient(op, out_grad, out) if watched else op.gradient(out_grad, out)
         if type(parts) is not tuple:
             parts = tuple(parts) if isinstance(parts, list) else (parts,)
         inputs = node.inputs

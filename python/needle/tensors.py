@@ -11,8 +11,7 @@ import numpy as np
 
 from needle import autograd, config, devices, dtype, executor, graph, ops, tracing
 from needle.aliases import Aliases
-from needle.augmented import Augmented
-from needle.backend import exchange, memory
+from needle.backend import dlpack, memory
 from needle.backend.ndarray import NDArray, array
 from needle.errors import (
     ArgumentError,
@@ -24,14 +23,16 @@ from needle.errors import (
     TraceError,
     explain,
 )
-from needle.inplace import InPlace, complete, written
+from needle.inplace import Augmented, InPlace, complete, written
 from needle.inspection import Inspection, watch_unpacking
 from needle.methods import Methods
-from needle.ops import dims, movement, operands, select
-from needle.ops.attributes import flag
-from needle.ops.base import Identity
-from needle.ops.operands import declined, destination, has_gradients
-from needle.ops.starts import become
+from needle.ops.core import dims, operands
+from needle.ops.core.attributes import flag
+from needle.ops.core.base import Identity
+from needle.ops.core.operands import declined, destination, has_gradients
+from needle.ops.core.starts import become
+from needle.ops.index import select
+from needle.ops.shape import movement
 from needle.value import TensorTuple as TensorTuple
 from needle.value import Value as Value
 
@@ -91,7 +92,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
         Raises:
             OutOfMemoryError: if there is not enough memory for it, as for a large broadcast view.
         """
-        value = executor.value_of(self)  # a postponed op fails under its own name
+        value = executor.primal_array(self)  # a postponed op fails under its own name
         try:
             return np.array(value)
         except MemoryError as error:
@@ -99,7 +100,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
 
     def item(self) -> bool | int | float:
         """Return the value of a one-element tensor as a Python number."""
-        return executor.value_of(self).item()
+        return executor.primal_array(self).item()
 
     def tolist(self) -> Any:
         """Return the values as nested lists of Python numbers."""
@@ -110,7 +111,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
         if self._waits():
             with executor.modes(recording=False):
                 return _apply(_identity, self)
-        return graph.wrap(executor.value_of(self))
+        return graph.wrap(executor.primal_array(self))
 
     @property
     def data(self) -> Tensor:
@@ -176,7 +177,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if operands.reading.on:
             raise operands.TensorListed
-        return executor.value_of(self).__array__(dtype, copy)
+        return executor.primal_array(self).__array__(dtype, copy)
 
     __array_ufunc__ = None  # so that numpy_array + tensor calls the tensor's method
 
@@ -191,10 +192,10 @@ class Tensor(InPlace, Augmented, Methods, Value):
         """A DLPack capsule over the tensor's memory. See ``exchange.to_dlpack``."""
         if self._is_recorded():
             raise GradientError("dlpack: the tensor is part of a graph; export .detach()")
-        return exchange.to_dlpack(executor.value_of(self), stream, max_version, dl_device, copy)
+        return dlpack.to_dlpack(executor.primal_array(self), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return executor.value_of(self).__dlpack_device__()
+        return executor.primal_array(self).__dlpack_device__()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._is_recorded():
@@ -202,7 +203,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
                 f"deepcopy: the tensor is the result of {self.op}; copy .detach() instead"
             )
         new: Any = type(self).__new__(type(self))
-        graph.init_tensor(new, executor.value_of(self).copy(), self.requires_grad)
+        graph.init_tensor(new, executor.primal_array(self).copy(), self.requires_grad)
         new.name = self.name
         memo[id(self)] = new
         if self.grad is not None:
@@ -216,18 +217,18 @@ class Tensor(InPlace, Augmented, Methods, Value):
             raise GradientError(
                 f"pickle: the tensor is the result of {self.op}; pickle .detach() instead"
             )
-        made = (type(self), executor.value_of(self), self.requires_grad, self.name)
+        made = (type(self), executor.primal_array(self), self.requires_grad, self.name)
         return _restore, made, _attributes(self) or None
 
     def __str__(self) -> str:
-        return _shown(self, lambda: str(executor.value_of(self)))
+        return _shown(self, lambda: str(executor.primal_array(self)))
 
     def __repr__(self) -> str:
         return _shown(self, self._text)
 
     def _text(self) -> str:
         values = np.array2string(
-            np.asarray(executor.value_of(self)), separator=", ", prefix="needle.Tensor("
+            np.asarray(executor.primal_array(self)), separator=", ", prefix="needle.Tensor("
         )
         extra = "" if self.size or self.ndim == 1 else f", shape={self.shape}"
         extra += "" if self.dtype == "float32" else f", dtype={self.dtype}"
@@ -393,7 +394,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
     @classmethod
     def make_const(cls, data: Any, requires_grad: bool = False) -> Tensor:
         """Return a leaf over an array (or the array of a tensor), without copying."""
-        source = executor.value_of(data) if isinstance(data, Value) else data
+        source = executor.primal_array(data) if isinstance(data, Value) else data
         return super().make_const(source, requires_grad=requires_grad)
 
 
@@ -405,7 +406,7 @@ class Data(Tensor):
 
     def __init__(self, owner: Tensor) -> None:
         if not owner._waits():
-            graph.init_tensor(self, executor.value_of(owner), False)
+            graph.init_tensor(self, executor.primal_array(owner), False)
         else:
             graph.init_tensor(self, array(0.0), False)
             graph.rebind(self, owner.detach())
@@ -475,7 +476,7 @@ def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
     A list of results of a graph is refused if derivatives are expected to flow (``varies``).
     """
     if isinstance(values, Value):
-        values = executor.value_of(values)
+        values = executor.primal_array(values)
     if isinstance(values, (list, tuple)):
         made = operands.read(array, values, kind, where)
         if made is not None:
@@ -489,7 +490,7 @@ def _data(values: Any, where: Any, kind: Any, varies: bool = False) -> NDArray:
         except TypeError as error:  # NumPy reads no bfloat16 of other libraries
             if isinstance(error, NeedleError) or not hasattr(values, "__dlpack__"):
                 raise
-            values = exchange.from_dlpack(values, where, True)
+            values = dlpack.from_dlpack(values, where, True)
     if where is not None and devices.as_device(where) != values.device:
         values = values.to(where)
     return values if kind is None else values.astype(kind, copy=False)
@@ -516,7 +517,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
         DtypeError: if x has a dtype that cannot be exchanged.
         ExchangeError: for copy=False if a copy is needed, or if the capsule of x is not valid.
     """
-    return graph.wrap(exchange.from_dlpack(x, device, copy))
+    return graph.wrap(dlpack.from_dlpack(x, device, copy))
 
 
 vars(autograd).update(Tensor=Tensor)  # where the course has it

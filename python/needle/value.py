@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle import autograd, executor, graph, ops, tracing
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.backend.ndarray import NDArray, array
 from needle.errors import GradientError, ShapeError, explain
-from needle.ops.operands import has_gradients
-from needle.ops.starts import Start, become, is_start
+from needle.ops.core.operands import has_gradients
+from needle.ops.core.starts import Start, become, is_start
 
 _needs: Any = graph.TensorBase.requires_grad
 _read = _needs.__get__  # quicker than a Python function
@@ -33,7 +33,7 @@ def _set_requires_grad(self: Any, value: bool) -> None:
             become(self, self, on)
         return
     if on and self.op is not None and not several:  # lazy mode: a leaf is a computed value
-        graph.set_array(self, executor.held(self))
+        graph.set_array(self, executor.array_of(self))
     _needs.__set__(self, on)
     tracing.changed()
 
@@ -114,12 +114,12 @@ class Value(graph.TensorBase):
 
     def realize_cached_data(self) -> Any:
         """Return the array; compute it first if it is postponed."""
-        return executor.value_of(self)
+        return executor.primal_array(self)
 
     @property
     def cached_data(self) -> Any:
         """The computed array."""
-        return executor.value_of(self)
+        return executor.primal_array(self)
 
     @property
     def maker(self) -> str | None:
@@ -144,7 +144,7 @@ class TensorTuple(Value):
         return tuple([executor.apply(ops.TupleGetItem.of(i), self) for i in range(len(self))])
 
     def __getitem__(self, index: int) -> Any:
-        size, index = len(self), whole("TensorTuple: index", index)
+        size, index = len(self), integer("TensorTuple: index", index)
         if not -size <= index < size:
             raise IndexError(f"index {index} is out of range for {size} tensors")
         return executor.apply(ops.TupleGetItem.of(index % size), self)
@@ -153,7 +153,7 @@ class TensorTuple(Value):
         """Return the same values without graph."""
         if self._waits():
             return ops.make_tuple(*[x.detach() for x in self.tuple()])
-        return graph.wrap(executor.value_of(self))
+        return graph.wrap(executor.primal_array(self))
 
     def __add__(self, other: TensorTuple) -> TensorTuple:
         if not isinstance(other, TensorTuple):

@@ -16,7 +16,7 @@ from needle.backend.ndarray import array
 from needle.errors import (
     NeedleError,
 )
-from needle.ops.loss import CrossEntropyGrad
+from needle.ops.loss.losses import CrossEntropyGrad
 
 
 def outcome(run, x: NDArray) -> tuple:

@@ -15,7 +15,7 @@ from needle.compile.listing import Listing
 from needle.compile.lower import lower, why
 from needle.compile.program import PythonProgram
 from needle.errors import IndexRangeError, NotRecorded, OutOfMemoryError
-from needle.ops.row_sparse import RowSparse
+from needle.ops.index.row_sparse import RowSparse
 from needle.testing.checks import _weighted_sum, cases
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="needs the native module")

@@ -14,7 +14,7 @@ from needle import core
 SUBJECTS = """
 gradients checkpoint custom_gradient lifetimes exceptions copies deep_chains lazy_mode modes gate
 """
-PARTS = "definition graph executor reverse regions value core backend/array"
+PARTS = "reference graph executor reverse checkpoint value core backend/array"
 FILES = [str(Path(__file__).parent / f"test_{subject}.py") for subject in SUBJECTS.split()]
 
 

@@ -12,12 +12,13 @@ import pytest
 from small_graphs import live_values, tensor
 
 import needle as ndl
-from needle import core, graph, ops, regions
+from needle import core, graph, ops
+from needle.checkpoint import _watch
 from needle.errors import (
     NeedleError,
     ShapeError,
 )
-from needle.ops.base import Op
+from needle.ops.core.base import Op
 
 
 def _add_shapes(x):
@@ -101,7 +102,7 @@ def interrupt(function, place: int) -> bool:
     return left <= 0
 
 
-@pytest.mark.heavy("src/core/*", "python/needle/config.py", "python/needle/regions.py")
+@pytest.mark.heavy("src/core/*", "python/needle/config.py", "python/needle/checkpoint.py")
 @pytest.mark.skipif(core.native is None, reason="Python's definition of modes can be interrupted")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_program_goes_on_in_the_modes_it_was_in():
@@ -115,12 +116,12 @@ def test_an_interrupted_program_goes_on_in_the_modes_it_was_in():
     step()
     places = itertools.takewhile(lambda n: interrupt(step, n), itertools.count(1))
     for n in places:
-        modes = graph.recording(), graph.lazy(), regions._watch.notes
+        modes = graph.recording(), graph.lazy(), _watch.notes
         assert modes == (True, False, ()), f"after an interrupt at call {n}"
     assert n > 200
 
 
-@pytest.mark.heavy("src/core/*", "python/needle/config.py", "python/needle/regions.py")
+@pytest.mark.heavy("src/core/*", "python/needle/config.py", "python/needle/checkpoint.py")
 @pytest.mark.skipif(core.native is None, reason="Python's definition of modes can be interrupted")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_program_goes_on_with_the_settings_it_had():

@@ -10,7 +10,7 @@ from looped import looped
 
 import needle as ndl
 from needle.errors import DataError
-from needle.io import Checkpoints, manifest, tree, writer
+from needle.io import Checkpoints, manifest, nested, writer
 
 
 def changed(folder, **values):
@@ -187,7 +187,7 @@ def test_names_that_would_fill_the_memory(tmp_path, monkeypatch):
 
 
 def test_texts_that_would_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(tree, "MOST", 1000)
+    monkeypatch.setattr(nested, "MOST", 1000)
     saved = Checkpoints(tmp_path)
     with pytest.raises(DataError, match="takes 10,01. bytes\n  rule: at most 1,000"):
         saved.save(1, {"a": [0] * 2000})

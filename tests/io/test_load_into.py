@@ -22,7 +22,7 @@ def trained(model, opt, steps=3):
 
 
 def addresses(model, opt):
-    arrays = [executor.value_of(p) for p in model.parameters()]
+    arrays = [executor.primal_array(p) for p in model.parameters()]
     arrays += [x for slot in opt.state.values() for x in slot.values()]
     return [np.asarray(x).__array_interface__["data"][0] for x in arrays]
 
@@ -136,7 +136,7 @@ def test_tied_weights(tmp_path):
     saved.load_into({"model": free, "ema": ema})
     weights = [m.weight for m in (*free, *ema)]
     assert [w.tolist() for w in weights] == [expected] * 4
-    arrays = [np.asarray(executor.value_of(w)) for w in weights]
+    arrays = [np.asarray(executor.primal_array(w)) for w in weights]
     assert len({x.ctypes.data for x in arrays}) == 4
     saved.save(1, {"model": free.state_dict()})
     with pytest.raises(DataError, match="1.weight is 0.weight here, not in the checkpoint"):

@@ -10,7 +10,7 @@ from looped import looped
 import needle as ndl
 from needle import nn, optim
 from needle.errors import ArgumentError, DataError
-from needle.io import reader, tree, writer
+from needle.io import nested, reader, writer
 
 
 def same(a, b):
@@ -208,7 +208,7 @@ def test_values_are_aligned(tmp_path):
 
 def test_a_depth_that_is_saved_is_loaded():
     state = 1
-    for _ in range(tree.DEPTH // 2):
+    for _ in range(nested.DEPTH // 2):
         state = {"a": (state,)}
-    arrays, document = tree.split(state)
-    assert not arrays and tree.join(tree.parse(json.dumps(document)), {}.__getitem__) == state
+    arrays, document = nested.split(state)
+    assert not arrays and nested.join(nested.parse(json.dumps(document)), {}.__getitem__) == state

@@ -15,7 +15,7 @@ from devices import DEVICES
 
 import needle as ndl
 from needle import backend, ops
-from needle.ops.base import Elementwise, Op
+from needle.ops.core.base import Elementwise, Op
 from needle.testing.checks import cases
 
 PACKAGE = Path(ndl.__file__).resolve().parent
@@ -27,7 +27,7 @@ NOT_OPS = """
 python/needle/nn/* python/needle/optim/* python/needle/data/* python/needle/io/*
 python/needle/init/* python/needle/models/* python/needle/recipes/* python/needle/tools/*
 python/needle/standard/* python/needle/cli.py python/needle/__main__.py python/needle/py.typed
-python/needle/backend_* python/needle/backend/exchange.py python/needle/backend/update.py
+python/needle/backend_* python/needle/backend/dlpack.py python/needle/backend/update.py
 python/needle/backend/cuda/dlpack.py python/needle/backend/cuda/updates.py
 src/cpu/elementwise/update.cc src/cpu/image/images.cc src/core/bind/convolution.cc
 src/core/bind/augment.cc src/onednn/*
@@ -115,7 +115,7 @@ def overrides(op: type[Op]) -> Iterator[Any]:
 def place(thing: Any) -> str | None:
     """Return the file of a class or function of the package; None of base classes of all ops."""
     module = getattr(thing, "__module__", "")
-    if not module.startswith("needle.") or module in ("needle._core", "needle.ops.base"):
+    if not module.startswith("needle.") or module in ("needle._core", "needle.ops.core.base"):
         return None
     file = Path(inspect.getsourcefile(inspect.unwrap(thing)) or "").resolve()
     return f"python/needle/{file.relative_to(PACKAGE).as_posix()}"
@@ -125,8 +125,8 @@ def place(thing: Any) -> str | None:
 def imports(file: str) -> frozenset[str]:
     """Return the files of needle/ops that a file takes something from."""
     text = (PACKAGE / file.removeprefix("python/needle/")).read_text()
-    names = set(re.findall(r"^from needle\.ops\.(\w+) import", text, re.MULTILINE)) - {"base"}
-    return frozenset(f"python/needle/ops/{name}.py" for name in names)
+    names = set(re.findall(r"^from needle\.ops\.(\w+\.\w+) import", text, re.MULTILINE))
+    return frozenset(f"python/needle/ops/{x.replace('.', '/')}.py" for x in names - {"core.base"})
 
 
 # ---- rows of functions.def, and kernels ---------------------------------------------------

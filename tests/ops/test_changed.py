@@ -15,15 +15,18 @@ def reached(file):
 
 
 def test_a_file_of_ops_reaches_its_own_on_all_devices_and_what_takes_from_it_on_the_first():
-    assert reached("python/needle/ops/gamma.py") == {("LGamma", "*"), ("PolyGamma", "*")}
-    taken = reached("python/needle/ops/samples.py")
+    assert reached("python/needle/ops/elementwise/gamma.py") == {
+        ("LGamma", "*"),
+        ("PolyGamma", "*"),
+    }
+    taken = reached("python/needle/ops/core/samples.py")
     assert ("Exp", changed.FIRST) in taken and len(taken) == len(ops.all_ops())
 
 
 def test_other_files_reach_all_ops_on_one_device():
     for file, device in {
         "python/needle/derivatives.py": changed.FIRST,
-        "python/needle/ops/base.py": changed.FIRST,
+        "python/needle/ops/core/base.py": changed.FIRST,
         "src/core/node.cc": changed.FIRST,
         "python/needle/backend/numpy.py": "cpu_numpy",
         "python/needle/backend/cuda/kernels/scan.cuh": "cuda-emu",
@@ -55,5 +58,5 @@ def test_rows_of_the_table_of_functions_reach_their_ops(monkeypatch):
 def test_what_ops_are_not_made_of_reaches_none(monkeypatch):
     monkeypatch.setattr(turns, "changed_files", lambda: ["python/needle/nn/linear.py", "a/b.md"])
     assert not changed.whole.__wrapped__()
-    monkeypatch.setattr(turns, "changed_files", lambda: ["python/needle/ops/gamma.py"])
+    monkeypatch.setattr(turns, "changed_files", lambda: ["python/needle/ops/elementwise/gamma.py"])
     assert {*changed.whole.__wrapped__()} == {("LGamma", "*"), ("PolyGamma", "*")}

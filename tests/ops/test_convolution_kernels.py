@@ -12,14 +12,14 @@ from needle import core, executor
 from needle.backend import convolution as kernels
 from needle.backend import onednn
 from needle.errors import DeviceError
-from needle.ops.batch_norm_relu import BatchNormReLU
-from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
-from needle.ops.pooling import MaxPool, MaxPoolGrad
+from needle.ops.image.convolution import Convolution, ConvolutionInput, ConvolutionWeight
+from needle.ops.image.pooling import MaxPool, MaxPoolGrad
+from needle.ops.norm.batch_norm_relu import BatchNormReLU
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="needs the native module")
 
 ERROR = {"direct": 1e-6, "winograd": 4e-6, "onednn": 1e-6}
-"""Largest relative root mean square error against float64; ``needle.ops.convolution``."""
+"""Largest relative root mean square error against float64; ``needle.ops.image.convolution``."""
 
 # n, spatial, c, o, kernel; stride, padding, dilation, groups
 SHAPES = [

@@ -10,7 +10,7 @@ import pytest
 from looped import looped
 
 from needle import ops
-from needle.ops.base import Composite, Elementwise, Linear, Multilinear, Op
+from needle.ops.core.base import Composite, Elementwise, Linear, Multilinear, Op
 from needle.testing.checks import cases
 
 

@@ -14,7 +14,9 @@ from needle import ops
 from needle.backend import kernels
 from needle.backend.ndarray import array
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
-from needle.ops import base, random, sampling
+from needle.ops import random
+from needle.ops.core import base
+from needle.ops.random import sampling
 from needle.testing import assert_close
 
 DRAWS = {

@@ -13,7 +13,7 @@ from looped import looped
 
 import needle as ndl
 from needle import executor, nn, ops, optim
-from needle.ops.scan import CumProdGrad, ProdGrad
+from needle.ops.reduction.scan import CumProdGrad, ProdGrad
 
 MANY = 4096
 

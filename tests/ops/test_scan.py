@@ -10,7 +10,7 @@ from looped import looped
 
 import needle as ndl
 from needle import ops
-from needle.ops.scan import CumProdGrad, ProdGrad
+from needle.ops.reduction.scan import CumProdGrad, ProdGrad
 from needle.testing import assert_close
 
 KINDS = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")

@@ -21,7 +21,7 @@ import needle as ndl
 from needle import errors, executor, ops
 from needle.testing.checks import cases
 
-INSIDE = ("backend", "definition", "executor", "reverse", "forward", "graph", "core", "finite")
+INSIDE = ("backend", "reference", "executor", "reverse", "forward", "graph", "core", "nancheck")
 ABSTRACT = {"NotImplementedError", "AssertionError", "NeedleError", "None"}
 """Exceptions that tell a developer of something missing."""
 
@@ -231,7 +231,7 @@ def test_bind():
 
 
 def parts_of(result: Any) -> tuple[Any, ...]:
-    value = executor.value_of(result)
+    value = executor.primal_array(result)
     return value if isinstance(value, tuple) else (value,)
 
 

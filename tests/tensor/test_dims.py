@@ -11,7 +11,7 @@ from looped import looped
 import needle as ndl
 from needle import nn, ops
 from needle.errors import ArgumentError, NeedleError, OptionError
-from needle.ops import dims
+from needle.ops.core import dims
 
 try:
     import torch

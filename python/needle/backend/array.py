@@ -1,23 +1,23 @@
-"""The base types ``Spec`` and ``Array``: of the native module, or else of definition.py."""
+"""The base types ``Spec`` and ``Array``: of the native module, or else of reference.py."""
 
 from __future__ import annotations
 
 import copyreg
 from typing import TYPE_CHECKING, Any
 
-from needle import core, definition, dtype
-from needle.definition import MAX_DIMS, dense_strides
+from needle import core, dtype, reference
 from needle.devices import as_device
+from needle.reference import MAX_DIMS, dense_strides
 
 if TYPE_CHECKING:
-    from needle.definition import Array, Spec
+    from needle.reference import Array, Spec
 
 __all__ = [
     "MAX_DIMS", "Array", "Spec", "arrays", "dense_strides", "make_array", "make_spec",
     "set_array_class", "shortcut",
 ]  # fmt: skip
 
-_source: Any = definition if core.native is None else core.native
+_source: Any = reference if core.native is None else core.native
 
 if not TYPE_CHECKING:
     Spec, Array = _source.Spec, _source.Array

@@ -14,7 +14,7 @@ from needle.errors import ArgumentError, IndexRangeError, ShapeError, called, ex
 Shape = tuple[int, ...]
 
 
-def whole(what: str, value: Any) -> int:
+def integer(what: str, value: Any) -> int:
     """Return an argument as a Python int; floats with integer values are accepted.
 
     Raises:
@@ -62,7 +62,7 @@ def sizes_of(operation: str, shape: Any, itemsize: int = 1) -> Shape:
     if type(shape) is tuple and _is_plain(shape, itemsize):
         return shape
     sizes = tuple(
-        n if type(n) is int else whole(f"{operation}: size", n)
+        n if type(n) is int else integer(f"{operation}: size", n)
         for n in (axes_of(shape) if not isinstance(shape, float) else (shape,))
     )
     if min(sizes, default=0) < 0:
@@ -81,7 +81,7 @@ def new_shape(shape: Any, size: int, old: Shape | None = None) -> Shape:
     """
     if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
         shape = axes_of(shape[0])
-    new = tuple(n if type(n) is int else whole("reshape: size", n) for n in shape)
+    new = tuple(n if type(n) is int else integer("reshape: size", n) for n in shape)
     if -1 in new:
         known = -prod(new)
         if new.count(-1) == 1 and known > 0 and size % known == 0:

@@ -14,8 +14,8 @@ from needle import core
 from needle import dtype as dtypes
 from needle.backend.array import make_array, make_spec, shortcut
 from needle.backend.axes import normalise_axis
+from needle.backend.index_errors import bad_index, bad_label, bad_slice, outside
 from needle.backend.ndarray import NDArray, Shape, array, broadcast_shapes, empty, full, kept_order
-from needle.backend.range_errors import bad_index, bad_label, bad_slice, outside
 from needle.dtype import DType
 from needle.errors import DeviceError, DtypeError, IndexRangeError, ShapeError, explain
 
@@ -208,7 +208,7 @@ def has_values(x: NDArray) -> bool:
     return x.device.name != "meta"
 
 
-def whole(operation: str, x: NDArray) -> NDArray:
+def integers(operation: str, x: NDArray) -> NDArray:
     """Return integers unchanged, and floats with integer values as int64.
 
     Raises:
@@ -243,7 +243,7 @@ def as_labels(operation: str, logits: NDArray, labels: NDArray) -> NDArray:
             ShapeError, operation, f"labels have shape {labels.shape}, logits {logits.shape}",
             [("logits", logits), ("labels", labels)], "logits [..., classes], labels [...]",
         )  # fmt: skip
-    return whole(operation, labels)
+    return integers(operation, labels)
 
 
 def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | None = None) -> None:
@@ -452,7 +452,7 @@ def _runs(values: NDArray, equal_nan: bool) -> NDArray:
 
 
 def random_bits(shape: Shape, key: Any, counter: int, dtype: DType, device: Any) -> NDArray:
-    """Return an integer array of Philox4x32-10 bits; key may be a stream (see ops/random.py)."""
+    """Return an integer array of Philox4x32-10 bits; key may be a stream (ops/random/stream.py)."""
     out = empty(shape, dtype, device)
     backend = out.device.backend
     draw: Any = backend.random_bits if isinstance(key, int) else backend.random_bits_of

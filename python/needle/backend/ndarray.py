@@ -416,9 +416,9 @@ class NDArray(CourseArray, Array):
         return np.array(values, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        from needle.backend import exchange  # which needs this module
+        from needle.backend import dlpack  # which needs this module
 
-        return exchange.to_dlpack(self, **options)
+        return dlpack.to_dlpack(self, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device.backend.dlpack_device()

@@ -13,8 +13,8 @@ from needle import dtype as dtypes
 from needle.backend import kernels, override
 from needle.backend.array import shortcut
 from needle.backend.axes import normalise_axes
+from needle.backend.index_errors import bad_label
 from needle.backend.ndarray import NDArray, empty, empty_of, full
-from needle.backend.range_errors import bad_label
 from needle.dtype import DType
 
 _layer_norm_of, _layer_norm_grad_of = shortcut("layer_norm_of"), shortcut("layer_norm_grad_of")

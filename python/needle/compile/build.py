@@ -10,9 +10,9 @@ from needle import executor, graph, tracing
 from needle.compile import cells
 from needle.compile.listing import Listing
 from needle.compile.trace import Numbers, Stream, Trace
-from needle.ops.base import Placeholder
-from needle.ops.row_sparse import RowSparse
-from needle.ops.update import Update
+from needle.ops.core.base import Placeholder
+from needle.ops.core.update import Update
+from needle.ops.index.row_sparse import RowSparse
 
 
 class Results(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from needle import core, graph, tracing
-from needle.compile import cells, lower, tree
+from needle.compile import cells, frames, lower
 from needle.compile.build import Bound, Results
 from needle.compile.fuse import fuse
 from needle.compile.passes import run_passes
@@ -14,7 +14,7 @@ from needle.compile.program import PythonProgram
 from needle.compile.trace import Trace, advance, signature
 from needle.errors import GradientError
 from needle.ops import random
-from needle.ops.base import Op
+from needle.ops.core.base import Op
 
 
 class _Outside(Op):
@@ -127,7 +127,7 @@ class Call:
         self._stores.put(arguments, outputs, stored)
         for cell in self._cleared:
             cell.put(arguments, None)
-        return tree.filled(self.frame, map(_wrapped, outputs, self.needs))
+        return frames.filled(self.frame, map(_wrapped, outputs, self.needs))
 
     def _begin(self, arrays: list[Any], batches: list[Any]) -> None:
         """Count the optimizers' steps, which go to ``batches``, and fill in the numbers."""

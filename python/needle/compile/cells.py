@@ -86,4 +86,4 @@ def found(cell: Any, arguments: list[Any]) -> tuple[Any, bool]:
     if not isinstance(tensor, graph.TensorBase):
         return None, False
     alone = type(cell) in (Held, Argument) and graph.exclusive(tensor)  # asked before we hold it
-    return executor.held(tensor), alone
+    return executor.array_of(tensor), alone

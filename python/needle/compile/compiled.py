@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from needle import config, executor, finite, forward, graph, structure, tracing
-from needle.compile import build, shortcut, tree
+from needle import config, executor, forward, graph, nancheck, tracing, tree
+from needle.compile import build, frames, shortcut
 from needle.compile.call import Call, ChangedError
 from needle.compile.trace import Trace, kept_outside
 from needle.errors import OptionError, RetraceError, TraceError, unknown
@@ -57,7 +57,7 @@ def compile(
     """
     if function is None:
         return functools.partial(compile, static=static, max_traces=max_traces, mode=mode)
-    structure.check_function("compile", function)
+    tree.check_function("compile", function)
     names = (static,) if isinstance(static, str) else tuple(static)
     return Compiled(function, names, max_traces, mode)
 
@@ -75,7 +75,7 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
         self._function, self._static, self._most, self._mode = function, static, most, mode
         self._calls: dict[Any, list[Call]] = {}
         self._signature = _signature(function, static)
-        self.__name__ = structure.name_of(function)
+        self.__name__ = tree.name_of(function)
         self.__doc__ = getattr(function, "__doc__", None)
         self.__wrapped__ = function
 
@@ -102,7 +102,7 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
         mode = "on" if mode == "off" else mode
         tensors, key = self._flat(args, named)
         for x in tensors:
-            executor.held(x)
+            executor.array_of(x)
         calls = self._calls.setdefault((key, mode, graph.recording(), _kinds(tensors)), [])
         for call in calls:
             prepared = call.prepared(tensors, settings)
@@ -117,13 +117,13 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
     def _called(self, *args: Any, **named: Any) -> Any:
         settings = config.current()
         mode = self._mode or settings.compile
-        if mode == "off" or tracing.current() is not None or finite.on():
+        if mode == "off" or tracing.current() is not None or nancheck.on():
             return self._function(*args, **named)
         tensors, key = self._flat(args, named)
         if forward.top(tensors):
             return self._function(*args, **named)
         for x in tensors:
-            executor.held(x)
+            executor.array_of(x)
         key = (key, mode, graph.recording(), _kinds(tensors))
         calls = self._calls.setdefault(key, [])
         for call in calls:
@@ -153,12 +153,12 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
             key = tuple(
                 (name, _checked_static(name, x))
                 if name in self._static
-                else (name, tree.flatten(x, tensors, self._constant))
+                else (name, frames.flatten(x, tensors, self._constant))
                 for name, x in given.items()
             )
             return tensors, key
-        key = tree.flatten(args, tensors, self._constant)
-        return tensors, (key, tree.flatten(named, tensors, self._constant) if named else None)
+        key = frames.flatten(args, tensors, self._constant)
+        return tensors, (key, frames.flatten(named, tensors, self._constant) if named else None)
 
     def _constant(self, x: Any) -> Any:
         """Return what stands in a key for an argument that is not a tensor."""
@@ -176,14 +176,14 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
         try:
             with trace.running():
                 following = iter(arguments)
-                places = [tree.rebuilt(x, following, lambda y: y) for x in (args, named)]
+                places = [frames.rebuilt(x, following, lambda y: y) for x in (args, named)]
                 if self._signature is not None:
                     places = self._in_order(args, named, arguments)
                 out = self._function(*places[0], **places[1])
                 tensors: list[Any] = []
-                tree.flatten(out, tensors, _result)
+                frames.flatten(out, tensors, _result)
                 found = build.results(trace, arguments, tensors)
-            frame = tree.frame_of(out)
+            frame = frames.frame_of(out)
             del out, tensors, places, following
         except BaseException:
             trace.restore()
@@ -209,7 +209,7 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
         call, following = self._signature.bind(*args, **named), iter(arguments)
         for name, x in call.arguments.items():
             if name not in self._static:
-                call.arguments[name] = tree.rebuilt(x, following, lambda y: y)
+                call.arguments[name] = frames.rebuilt(x, following, lambda y: y)
         return [call.args, call.kwargs]
 
     def _too_many(self, tensors: Sequence[Any]) -> RetraceError:
@@ -291,7 +291,7 @@ def _result(x: Any) -> Any:
     if isinstance(x, (int, float, complex)):
         return type(x), x
     raise TraceError(
-        f"compile: the function returned {structure.kind(x)}, {x!r:.60}\n"
+        f"compile: the function returned {tree.kind(x)}, {x!r:.60}\n"
         "  rule: it returns tensors, numbers, texts and None, in tuples, lists and dicts\n"
         "  try: return the tensors alone"
     )

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from needle import executor, structure
+from needle import executor, tree
 from needle.compile import memory
 from needle.compile.call import Call
 from needle.compile.compiled import Compiled
 from needle.compile.fuse import Groups
 from needle.errors import ArgumentError
 from needle.errors import explain as explained
-from needle.ops import work
+from needle.ops.core import work
 
 
 def explain(function: Any) -> str:
@@ -38,7 +38,7 @@ def explain(function: Any) -> str:
     if not isinstance(function, Compiled):
         raise explained(
             ArgumentError, "explain",
-            f"expected a compiled function, got {structure.kind(function)}",
+            f"expected a compiled function, got {tree.kind(function)}",
             advice="needle.compile(function), and a call of it",
         )  # fmt: skip
     calls = function.calls()

@@ -21,8 +21,8 @@ from needle.backend.fused import register_dtypes, registers_of
 from needle.backend.ndarray import kept_order
 from needle.compile.listing import Listing
 from needle.compile.passes import Rewriting, alive
-from needle.ops.base import Elementwise, Op
-from needle.ops.tuples import TupleGetItem
+from needle.ops.core.base import Elementwise, Op
+from needle.ops.shape.tuples import TupleGetItem
 
 SMALLEST = 1 << 16
 """Elements from which on chains are fused; shorter ones were not faster."""

@@ -11,7 +11,7 @@ from needle import executor, graph
 from needle.backend.ndarray import NDArray
 from needle.compile.listing import Listing
 from needle.errors import NeedleError
-from needle.ops.update import Update
+from needle.ops.core.update import Update
 
 
 def _computed(node: Any, given: list[Any]) -> Any:

@@ -11,13 +11,13 @@ from typing import Any
 
 from needle import backend, executor, graph
 from needle.errors import NeedleError
-from needle.ops.base import Composite, Identity
-from needle.ops.elementwise import Multiply, Negative
-from needle.ops.movement import Cast, Permute, Reshape
-from needle.ops.reduce import SumTo
-from needle.ops.starts import Again, Start
-from needle.ops.tuples import MakeTensorTuple, TupleGetItem
-from needle.ops.update import Update
+from needle.ops.core.base import Composite, Identity
+from needle.ops.core.starts import Again, Start
+from needle.ops.core.update import Update
+from needle.ops.elementwise.arithmetic import Multiply, Negative
+from needle.ops.reduction.reduce import SumTo
+from needle.ops.shape.movement import Cast, Permute, Reshape
+from needle.ops.shape.tuples import MakeTensorTuple, TupleGetItem
 
 MOST = 1 << 16
 """Bytes of a constant that folding may make."""

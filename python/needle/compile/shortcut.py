@@ -11,7 +11,7 @@ from typing import Any
 
 from needle import config, core, graph, tracing
 from needle.compile import call as calls
-from needle.compile import cells, tree
+from needle.compile import cells, frames
 from needle.compile.lower import NativeProgram
 
 Base: Any = object
@@ -43,7 +43,7 @@ def add(compiled: Any, call: calls.Call, args: tuple[Any, ...], settings: Any) -
     ]
     core.native.add_shortcut(  # type: ignore[union-attr]
         compiled, call.program.native, arguments, sources, list(call.needs), call.frame,
-        tree.TENSOR, calls.OUTSIDE, settings, tracing.changes,
+        frames.TENSOR, calls.OUTSIDE, settings, tracing.changes,
     )  # fmt: skip
 
 
@@ -65,4 +65,4 @@ def _is_simple(frame: Any) -> bool:
     """Return whether a result is of tuples, lists and tensors."""
     if type(frame) in (tuple, list):
         return all(map(_is_simple, frame))
-    return frame is tree.TENSOR or frame is None
+    return frame is frames.TENSOR or frame is None

@@ -16,11 +16,12 @@ from needle import executor, graph, tracing
 from needle.backend.array import make_spec
 from needle.backend.update import numbers_of, steady, with_numbers
 from needle.compile import cells
-from needle.ops import operands, random, update
-from needle.ops.base import Placeholder
-from needle.ops.functions import negative
-from needle.ops.row_sparse import RowSparse
-from needle.ops.starts import become
+from needle.ops import random
+from needle.ops.core import operands, update
+from needle.ops.core.base import Placeholder
+from needle.ops.core.starts import become
+from needle.ops.elementwise.functions import negative
+from needle.ops.index.row_sparse import RowSparse
 
 _PLACE = Placeholder(-1, None)
 ALONE = 1 << 12

@@ -17,7 +17,7 @@ from needle.backend.numpy import philox
 from needle.data.dataset import check_index
 from needle.data.transforms import pixels
 from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
-from needle.ops.attributes import real
+from needle.ops.core.attributes import real
 
 __all__ = [
     "Augment", "BatchTransform", "ColourJitter", "CompiledAugment", "Cutout", "Normalise",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle.backend import exchange
+from needle.backend import dlpack
 from needle.data import order as orders
 from needle.data.augment import Augment
 from needle.data.collate import collate
@@ -488,7 +488,7 @@ def to_tensors(batch: Any, device: DeviceLike, dtype: DTypeLike = None, fresh: b
     kind = dtype if np.asarray(batch).dtype.kind == "f" else None
     whole = isinstance(batch, np.ndarray) and batch.flags.c_contiguous and batch.flags.writeable
     if fresh and whole and kind is None and batch.dtype in _KEPT and batch.size:
-        batch = exchange.from_dlpack(batch, as_device(device))
+        batch = dlpack.from_dlpack(batch, as_device(device))
     return Tensor(batch, device=device, dtype=kind, requires_grad=False)
 
 

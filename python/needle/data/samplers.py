@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.errors import OptionError
 from needle.ops import random
 
@@ -349,7 +349,7 @@ def _first(order: Order, count: int) -> Order:
 
 
 def _count(what: str, value: Any) -> int:
-    count = whole(what, value)
+    count = integer(what, value)
     if count < 1:
         raise OptionError(f"{what}: expected a number >= 1, got {value!r:.40}")
     return count

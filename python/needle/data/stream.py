@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.errors import OptionError
 from needle.ops import random
 
@@ -97,7 +97,7 @@ class ShuffleBuffer(IterableDataset):
     """
 
     def __init__(self, dataset: IterableDataset, size: int, seed: int = 0) -> None:
-        self.dataset, self.size, self.seed = dataset, whole("ShuffleBuffer: size", size), seed
+        self.dataset, self.size, self.seed = dataset, integer("ShuffleBuffer: size", size), seed
         if self.size < 1:
             raise OptionError(f"ShuffleBuffer: expected size >= 1, got {size}")
         self.shards, self.rank, self.world = dataset.shards, dataset.rank, dataset.world

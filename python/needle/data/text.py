@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.data.download import Source, cache_folder, fetch, given_folder
 from needle.dtype import as_dtype
 from needle.errors import DataError, IndexRangeError, OptionError
@@ -117,7 +117,7 @@ class Corpus:
             DataError: if the file is missing, is not UTF-8, or holds no lines.
             OptionError: if max_lines is not positive.
         """
-        if max_lines is not None and whole("tokenize: max_lines", max_lines) < 1:
+        if max_lines is not None and integer("tokenize: max_lines", max_lines) < 1:
             raise OptionError(f"tokenize: max_lines={max_lines}\n  rule: 1 or more, or None")
         try:
             lines = Path(path).read_text("utf-8").splitlines()[:max_lines]
@@ -161,7 +161,7 @@ def batchify(
            [1, 4],
            [2, 5]])
     """
-    if whole("batchify: batch_size", batch_size) < 1:
+    if integer("batchify: batch_size", batch_size) < 1:
         raise OptionError(f"batchify: batch_size={batch_size}\n  rule: 1 or more")
     rows = len(data) // batch_size
     if rows < 1:
@@ -201,7 +201,7 @@ def get_batch(
     [[0. 4.]
      [1. 5.]] [1. 5. 2. 6.]
     """
-    i, count = whole("get_batch: i", i), whole("get_batch: bptt", bptt)
+    i, count = integer("get_batch: i", i), integer("get_batch: bptt", bptt)
     if not 0 <= i < len(batches):
         raise IndexRangeError(f"get_batch: row {i} is out of range for {len(batches)} rows")
     if count < 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.data.dataset import Dataset, check_index
 from needle.errors import DataError, OptionError, unknown
 
@@ -47,8 +47,8 @@ class TokenFile(Dataset):
         if dtype not in DTYPES:
             raise unknown("TokenFile: dtype", dtype, DTYPES)
         self.path, self.dtype = Path(path), np.dtype(dtype)
-        self.length = whole("TokenFile: length", length)
-        self.stride = self.length if stride is None else whole("TokenFile: stride", stride)
+        self.length = integer("TokenFile: length", length)
+        self.stride = self.length if stride is None else integer("TokenFile: stride", stride)
         if self.length < 1 or self.stride < 1:
             raise OptionError(
                 f"TokenFile: expected length and stride >= 1, got {length} and {stride}"

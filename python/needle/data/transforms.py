@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.ops import random
 
@@ -82,7 +82,7 @@ def pixels(what: str, value: Any, least: int) -> int:
         OptionError: if it is not an integer, or out of range.
     """
     try:
-        count = whole(what, value)
+        count = integer(what, value)
     except ArgumentError:
         count = -1
     if not least <= count < MOST_PIXELS:

@@ -21,7 +21,7 @@ from needle.init.scaled import (
     xavier_uniform,
 )
 from needle.init.truncated import trunc_normal
-from needle.ops.kinds import check_all as _check_all
+from needle.ops.core.kinds import check_all as _check_all
 
 __all__ = [
     "constant", "kaiming_normal", "kaiming_uniform", "one_hot", "ones", "ones_like", "orthogonal",

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from needle import executor, graph, ops, tracing
-from needle.backend.axes import sizes_of, whole
+from needle.backend.axes import integer, sizes_of
 from needle.backend.ndarray import NDArray, full
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, OptionError, ShapeError, no_tensor
 from needle.ops import random
-from needle.ops.attributes import real
-from needle.ops.creation import made
-from needle.ops.sampling import below, draw
-from needle.ops.starts import started
+from needle.ops.core.attributes import real
+from needle.ops.core.starts import started
+from needle.ops.random.sampling import below, draw
+from needle.ops.shape.creation import made
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _drawn(kind: str, shape: tuple[int, ...], device: DeviceLike, key: int | Non
 def _started(out: Tensor, requires_grad: bool) -> Tensor:
     """Return a leaf of a value."""
     if tracing.current() is None:
-        return leaf(executor.value_of(out), requires_grad)
+        return leaf(executor.primal_array(out), requires_grad)
     return started(out) if requires_grad else out
 
 
@@ -325,11 +325,11 @@ def one_hot(
     [[0. 0. 1.]
      [1. 0. 0.]]
     """
-    n = whole("one_hot: n", n)
+    n = integer("one_hot: n", n)
     if n < 0:
         raise ShapeError(f"one_hot: expected a number of classes >= 0, got {n}")
     with executor.modes(recording=False, lazy=False):
         out = ops.one_hot(i if isinstance(i, Tensor) else Tensor(i), n, dtype)
         if device is not None:
             out = ops.to_device(out, device)
-    return leaf(executor.value_of(out), requires_grad)
+    return leaf(executor.primal_array(out), requires_grad)

@@ -16,7 +16,7 @@ from needle import executor, ops
 from needle.backend.axes import axes_of
 from needle.errors import ShapeError, unknown
 from needle.init.basic import floating, leaf, rand, randn, sizes
-from needle.ops.attributes import real
+from needle.ops.core.attributes import real
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -192,4 +192,4 @@ def orthogonal(
         q, r = ops.qr(normal)
         q = q * ops.where(ops.diagonal(r) < 0, -gain, gain)  # signs must not depend on LAPACK
         out = ops.astype(ops.reshape(q if rows >= columns else ops.transpose(q), shape), kind)
-    return leaf(executor.value_of(out), requires_grad)
+    return leaf(executor.primal_array(out), requires_grad)

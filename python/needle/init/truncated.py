@@ -11,7 +11,7 @@ from needle.backend.ndarray import array
 from needle.errors import OptionError
 from needle.init.basic import floating, leaf, sizes
 from needle.ops import random
-from needle.ops.attributes import real
+from needle.ops.core.attributes import real
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:

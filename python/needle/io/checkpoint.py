@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.errors import ArgumentError, DataError, OptionError, SaveError, describe
-from needle.io import manifest, restore, tree, writer
+from needle.io import manifest, nested, restore, writer
 from needle.io.fill import Misfit
 from needle.io.manifest import Manifest
 
@@ -104,7 +104,7 @@ class Checkpoints:
         """
         _check(step, state, figure)
         self.wait()
-        arrays, document = tree.split(state)
+        arrays, document = nested.split(state)
         return self._write(step, {k: np.asarray(x) for k, x in arrays.items()}, document, figure)
 
     def save_async(self, step: int, state: dict[str, Any], figure: float | None = None) -> None:
@@ -121,7 +121,7 @@ class Checkpoints:
         """
         _check(step, state, figure)
         self.wait()
-        arrays, document = tree.split(state)
+        arrays, document = nested.split(state)
         self._snapshot = _Snapshot(
             arrays, self._memory, lambda copies: self._write(step, copies, document, figure)
         )
@@ -395,7 +395,7 @@ def _write_files(folder: Path, arrays: dict[str, Any], document: Any) -> dict[st
     for file, group in groups.items():
         name = f"{file}.safetensors"
         files[name] = writer.write(folder / name, group)
-    text = tree.text(document, indent=1).encode()
+    text = nested.text(document, indent=1).encode()
     files[manifest.STATE] = writer.write_buffers(folder / manifest.STATE, [memoryview(text)])
     return files
 

@@ -17,9 +17,9 @@ from needle import devices, optim
 from needle import dtype as dtypes
 from needle.backend import update as rules
 from needle.backend.array import make_spec
-from needle.compile import tree
+from needle.compile import frames
 from needle.errors import DataError
-from needle.ops.base import Op
+from needle.ops.core.base import Op
 from needle.optim import schedules
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def decode_spec(value: Any, device: DeviceLike) -> Any:
 
 def encode_frame(frame: Any) -> Any:
     """Return the structure of results as JSON."""
-    if frame is tree.TENSOR:
+    if frame is frames.TENSOR:
         return "tensor"
     if isinstance(frame, dict):
         return {"dict": [[_text(key), encode_frame(x)] for key, x in frame.items()]}
@@ -165,7 +165,7 @@ def encode_frame(frame: Any) -> Any:
 def decode_frame(value: Any, depth: int = 0) -> Any:
     """Return the structure of results. Raises DataError if it is not valid."""
     if value == "tensor":
-        return tree.TENSOR
+        return frames.TENSOR
     if depth > DEEPEST or not isinstance(value, dict) or len(value) != 1:
         raise DataError(f"expected the structure of results, got {value!r:.60}")
     ((kind, content),) = value.items()

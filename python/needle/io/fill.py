@@ -111,7 +111,7 @@ def _writable(item: Any) -> NDArray:
     """Return the array of a tensor if nobody else sees it, or else a new one like it."""
     alone = item.array is not None and graph.exclusive(item)
     if alone:
-        return executor.value_of(item)
+        return executor.primal_array(item)
     return empty(item.shape, item.dtype, item.device)
 
 
@@ -120,7 +120,7 @@ class OptimizerPart(Part):
 
     def __init__(self, name: str, target: Any, saved: Any) -> None:
         super().__init__(name, target, saved)
-        mine = {key: executor.value_of(x) for key, x in target.state_dict(copy=False).items()
+        mine = {key: executor.primal_array(x) for key, x in target.state_dict(copy=False).items()
                 if isinstance(x, graph.TensorBase)}  # fmt: skip
         self.values = dict(saved)
         for key, stored in saved.items():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from needle.errors import DataError
-from needle.io import tree, writer
+from needle.io import nested, writer
 
 NAME, STATE = "manifest.json", "state.json"
 FORMAT = 1
@@ -84,7 +84,7 @@ def read(folder: Path) -> Manifest:
     """
     try:
         text = content(folder / NAME)
-        found = _manifest(folder, tree.parse(text), hashlib.sha256(text).hexdigest())
+        found = _manifest(folder, nested.parse(text), hashlib.sha256(text).hexdigest())
         for name, file in found.files.items():
             size = _regular(folder / name)
             if size != file.size:
@@ -149,8 +149,8 @@ def content(path: Path) -> bytes:
         OSError: if it cannot be read.
     """
     size = _regular(path)
-    if size > tree.MOST:
-        raise ValueError(f"{path.name} has {size:,} bytes, more than {tree.MOST:,}")
+    if size > nested.MOST:
+        raise ValueError(f"{path.name} has {size:,} bytes, more than {nested.MOST:,}")
     return path.read_bytes()
 
 

@@ -19,8 +19,8 @@ from needle.compile.compiled import Compiled, compile
 from needle.compile.listing import Listing
 from needle.compile.trace import Numbers, Step, Stream, signature
 from needle.errors import ArgumentError, DataError, NeedleError, OptionError, ShapeError
-from needle.io import codec, state, tree
-from needle.ops.base import Placeholder
+from needle.io import codec, nested, state
+from needle.ops.core.base import Placeholder
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def save_program(
             "  try: compile it anew, and call it once before saving"
         )
     arrays, document = _Saver(calls[0], dict(names or {})).result()
-    state.save(path, arrays, {KEY: tree.text(document)})
+    state.save(path, arrays, {KEY: nested.text(document)})
 
 
 class _Saver:
@@ -225,7 +225,7 @@ def load_program(path: str | os.PathLike[str], device: DeviceLike = None) -> Loa
     if text is None:
         raise DataError(f"{os.fspath(path)}: is not a program\n  try: needle.io.load for tensors")
     try:
-        return LoadedProgram(_Loader(tree.parse(text), state.load(path, where), where))
+        return LoadedProgram(_Loader(nested.parse(text), state.load(path, where), where))
     except MemoryError:
         raise
     except Exception as error:  # whatever a strange file leads to, the file is the reason
@@ -300,7 +300,7 @@ class _Loader:
         constants = []
         for i in range(document["constants"]):
             made.append(self.arrays[f"constant.{i}"])
-            constants.append((graph.leaf(made[-1]), executor.value_of(made[-1])))
+            constants.append((graph.leaf(made[-1]), executor.primal_array(made[-1])))
         order = []
         for value, places in document["nodes"]:
             op = codec.decode_op(value, self.device)
@@ -440,7 +440,7 @@ class LoadedProgram:
 
 
 def _dense(x: Tensor) -> Tensor:
-    array = executor.value_of(x)
+    array = executor.primal_array(x)
     return x if array.strides == array.spec.strides else graph.wrap(array.copy())
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from needle.backend.ndarray import NDArray, empty
 from needle.dtype import DType, as_dtype
 from needle.errors import DataError, NeedleError, ShapeError
-from needle.io import tree, writer
+from needle.io import nested, writer
 
 if TYPE_CHECKING:
     from needle.typing import DeviceLike
@@ -102,7 +102,7 @@ def read_header(path: str, file: BinaryIO) -> Header:
             raise ValueError("its header does not start with '{'")
         if (count := text.count(b'"data_offsets"')) > writer.MOST_TENSORS:
             raise ValueError(f"it has {count:,} tensors, more than {writer.MOST_TENSORS:,}")
-        header = tree.parse(text, writer.MOST_HEADER)
+        header = nested.parse(text, writer.MOST_HEADER)
     except (SafetensorError, ValueError) as error:
         raise bad(path, str(error)) from error
     texts = header.pop(writer.TEXTS, None) or {}

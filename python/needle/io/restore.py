@@ -11,7 +11,7 @@ import numpy as np
 from needle import graph
 from needle.devices import as_device
 from needle.errors import DataError
-from needle.io import fill, manifest, reader, tree, writer
+from needle.io import fill, manifest, nested, reader, writer
 from needle.io.fill import Stored
 from needle.io.manifest import Manifest
 from needle.io.reader import Header, Room
@@ -106,7 +106,7 @@ def _document(found: Manifest) -> Any:
         found_sums = [writer.checksum(x) for x in writer.pieces([memoryview(text)])]
         if found_sums != found.files[manifest.STATE].sums:
             raise ValueError("it has changed since it was saved")
-        return tree.parse(text)
+        return nested.parse(text)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -115,7 +115,7 @@ def _document(found: Manifest) -> Any:
 
 def _joined(found: Manifest, document: Any, tensor: Any) -> Any:
     try:
-        state = tree.join(document, tensor)
+        state = nested.join(document, tensor)
         if not isinstance(state, dict):
             raise ValueError("it is no table")
     except ValueError as error:

@@ -28,9 +28,9 @@ from needle.errors import (
     describe,
     explain,
 )
-from needle.io import reader, tree, writer
+from needle.io import nested, reader, writer
 from needle.nn.module import StateDict
-from needle.ops.attributes import either
+from needle.ops.core.attributes import either
 
 if TYPE_CHECKING:
     from needle.typing import DeviceLike
@@ -134,13 +134,13 @@ def save_nested(state: Mapping[str, Any], path: AnyPath) -> None:
             rule="save(state, path), where state is a dict",
             advice='save({"model": x.state_dict()}, path)' if own else "",
         )  # fmt: skip
-    arrays, document = tree.split(state)
+    arrays, document = nested.split(state)
     found = {}
     for name, value in arrays.items():
         _check_name(name)
         found[name] = _values(name, value)
     with replacing(path) as file:
-        text = tree.text(document)
+        text = nested.text(document)
         writer.write(file, found, {_NESTED: text}, durable=False)
 
 
@@ -202,7 +202,7 @@ def _nested(path: str, text: str, tensors: StateDict) -> StateDict:
         return tensors[name]
 
     try:
-        found = tree.join(tree.parse(text), tensor)
+        found = nested.join(nested.parse(text), tensor)
         if not isinstance(found, dict) or len(used) != len(tensors):
             raise ValueError("it does not fit the tensors")
     except ValueError as error:
@@ -292,7 +292,7 @@ def _unwritable(path: str | Path, reason: Exception | str) -> NeedleError:
 def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
     """Return the values of a tensor as a dense NumPy array."""
     if isinstance(value, graph.TensorBase):
-        value = executor.value_of(value)
+        value = executor.primal_array(value)
     if not isinstance(value, (NDArray, np.ndarray)):
         raise DataError(f"save: {name!r}: expected a tensor or a number, got {describe(value)}")
     try:
@@ -331,7 +331,7 @@ def _texts(metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, Mapping):
         raise ArgumentError(f"save: expected a dict of strings as metadata, got {metadata!r:.60}")
     for key, text in metadata.items():
-        if not tree.is_text(key) or not tree.is_text(text) or key in _OURS:
+        if not nested.is_text(key) or not nested.is_text(text) or key in _OURS:
             raise DataError(
                 f"save: metadata {key!r:.60}: {text!r:.60} cannot be saved\n"
                 f"  rule: strings that UTF-8 can encode, with names other than {', '.join(_OURS)}"
@@ -345,7 +345,7 @@ def _check_name(name: Any) -> None:
     Raises:
         DataError: if it cannot.
     """
-    if not tree.is_text(name) or name == writer.TEXTS:
+    if not nested.is_text(name) or name == writer.TEXTS:
         raise DataError(
             f"save: {name!r:.60} cannot be a name\n"
             f"  rule: names are strings that UTF-8 can encode, other than {writer.TEXTS!r}"
@@ -354,7 +354,7 @@ def _check_name(name: Any) -> None:
 
 def _extra(path: str, texts: dict[str, str], key: str) -> dict[str, Any]:
     try:
-        found = tree.parse(texts.get(key, "{}"))
+        found = nested.parse(texts.get(key, "{}"))
     except ValueError as error:
         raise reader.bad(path, f"its {key} cannot be read ({error})") from error
     if not isinstance(found, dict):

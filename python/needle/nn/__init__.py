@@ -149,9 +149,9 @@ from needle.nn.transformer import (
     TransformerEncoderLayer,
     TransformerLayer,
 )
-from needle.ops.dims import speak_layers as _speak_layers
-from needle.ops.kinds import check_all as _check_all
-from needle.ops.kinds import check_layers as _check_layers
+from needle.ops.core.dims import speak_layers as _speak_layers
+from needle.ops.core.kinds import check_all as _check_all
+from needle.ops.core.kinds import check_layers as _check_layers
 from needle.tensors import Parameter
 
 __all__ = [

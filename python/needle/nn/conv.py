@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import init, ops
-from needle.backend.axes import axes_of, whole
+from needle.backend.axes import axes_of, integer
 from needle.errors import OptionError, ShapeError, unknown
 from needle.executor import shape_of
 from needle.nn.module import Module
@@ -31,7 +31,7 @@ def _bias(size: int, fan_in: int, device: DeviceLike, dtype: DTypeLike) -> Param
 
 
 def _check_sizes(name: str, ins: int, outs: int, kernel: Sequence[int]) -> None:
-    ins, outs, *kernel = (whole(f"{name}: size", n) for n in (ins, outs, *kernel))
+    ins, outs, *kernel = (integer(f"{name}: size", n) for n in (ins, outs, *kernel))
     if min(ins, outs, *kernel) < 1:
         raise ShapeError(
             f"{name}: {ins} channels to {outs}, kernel {tuple(kernel)}\n  rule: sizes >= 1"

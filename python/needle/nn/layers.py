@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle import init, ops
-from needle.backend.axes import axes_of, normalise_index, whole
+from needle.backend.axes import axes_of, integer, normalise_index
 from needle.errors import ArgumentError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes
-from needle.ops.attributes import flag
+from needle.ops.core.attributes import flag
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def looked_up(weight: Tensor, ids: Any, padding_idx: int | None, sparse: bool) -
     out: Tensor = ops.embedding(weight, ids, sparse=sparse)
     if padding_idx is None:
         return out
-    place = normalise_index(whole("embedding: padding_idx", padding_idx), shape_of(weight)[0], 0)
+    place = normalise_index(integer("embedding: padding_idx", padding_idx), shape_of(weight)[0], 0)
     ids = ids if isinstance(ids, Tensor) else Tensor(np.asarray(ids), device=out.device)
     padding = ops.unsqueeze(ops.equal(ids, place), -1)
     return ops.where(padding, out.detach(), out)
@@ -167,7 +167,7 @@ class Embedding(Module):
         drawn = init.randn(num_embeddings, embedding_dim, device=device, dtype=dtype)
         self.padding_idx: int | None = None
         if padding_idx is not None:
-            place = whole("Embedding: padding_idx", padding_idx)
+            place = integer("Embedding: padding_idx", padding_idx)
             self.padding_idx = normalise_index(place, num_embeddings, 0)
             drawn[self.padding_idx] = 0.0
         self.weight = Parameter(drawn)

@@ -18,7 +18,7 @@ def as_array(value: Any, like: Tensor) -> NDArray:
     if not isinstance(value, (Tensor, NDArray, np.ndarray)) and hasattr(value, "__dlpack__"):
         # a tensor of another library, which has its own dtypes
         value = from_dlpack(value.detach() if getattr(value, "requires_grad", False) else value)
-    data = executor.value_of(value) if isinstance(value, Tensor) else value
+    data = executor.primal_array(value) if isinstance(value, Tensor) else value
     if not isinstance(data, NDArray):
         data = array(data, getattr(data, "dtype", None), like.device)
     return data.to(like.device)

@@ -11,8 +11,8 @@ from needle.errors import OptionError, unknown
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, shown
-from needle.ops.indexing import beside
-from needle.ops.operands import as_tensors
+from needle.ops.core.operands import as_tensors
+from needle.ops.index.indexing import beside
 from needle.tensors import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")

@@ -17,14 +17,15 @@ from typing import (
     TypeVar,
 )
 
-from needle import executor, graph, regions, tracing
+from needle import executor, graph, tracing
+from needle.checkpoint import note_buffers
 from needle.devices import cpu, cuda
 from needle.dtype import DType
 from needle.errors import ArgumentError, DataError, NeedleError, OptionError, explain
 from needle.nn.loading import as_array, faults, mismatch
 from needle.nn.registry import Registry, check_buffer, check_parameter
-from needle.ops.operands import destination
-from needle.ops.row_sparse import cleared, parts
+from needle.ops.core.operands import destination
+from needle.ops.index.row_sparse import cleared, parts
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Module(Registry):
             tracing.changed()
         if name in self._buffers:
             check_buffer(f"{type(self).__name__}.{name}", value)
-            regions.note_buffers(self.__dict__, (name,))
+            note_buffers(self.__dict__, (name,))
         elif isinstance(self.__dict__.get(name), Parameter):
             check_parameter(f"{type(self).__name__}.{name}", value)
             if value is None:
@@ -166,7 +167,7 @@ class Module(Registry):
 
         def __call__(self, *args, **kwargs):
             if self._buffers:
-                regions.note_buffers(self.__dict__, self._buffers)
+                note_buffers(self.__dict__, self._buffers)
             if tracing.active and (trace := tracing.current()) is not None:
                 trace.calls(self)
             try:
@@ -544,7 +545,7 @@ class Module(Registry):
 
 
 def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:
-    data = executor.value_of(tensor)
+    data = executor.primal_array(tensor)
     if where is not None:
         data = data.to(where)
     elif kind is None or not data.dtype.is_floating or data.dtype is kind:

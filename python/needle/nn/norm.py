@@ -102,7 +102,7 @@ class _Statistics(Module):
 def _settle(running: Tensor) -> None:
     """Compute a statistic, so that lazy mode does not collect steps."""
     if tracing.current() is None:
-        executor.value_of(running)
+        executor.primal_array(running)
 
 
 class BatchNorm1d(_Statistics):

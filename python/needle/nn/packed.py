@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from needle import executor, ops
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.recurrent_grad import running
+from needle.ops.sequence.recurrent_grad import running
 from needle.tensors import Tensor
 
 
@@ -100,7 +100,9 @@ def pad_packed_sequence(
         raise ArgumentError(f"pad_packed_sequence: expected a PackedSequence, got {packed!r:.60}")
     x, lengths = packed
     t = shape_of(x)[0]
-    total = t if total_length is None else whole("pad_packed_sequence: total_length", total_length)
+    total = (
+        t if total_length is None else integer("pad_packed_sequence: total_length", total_length)
+    )
     if total < t:
         raise OptionError(f"pad_packed_sequence: total_length={total}\n  rule: {t} or more")
     inside = running((lengths,), t)

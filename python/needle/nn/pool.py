@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from needle import ops
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
-from needle.ops.resample import MODES
+from needle.ops.image.resample import MODES
 from needle.tensors import Tensor
 
 
@@ -214,7 +214,7 @@ class _Pad(Module):
         super().__init__()
         name = type(self).__name__
         given = padding if isinstance(padding, Sequence) else (padding,)
-        widths = tuple(whole(f"{name}: padding", n) for n in given)
+        widths = tuple(integer(f"{name}: padding", n) for n in given)
         widths = widths * 2 * self.axes if len(widths) == 1 else widths
         if len(widths) != 2 * self.axes or min(widths) < 0:
             raise OptionError(

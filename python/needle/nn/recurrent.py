@@ -13,9 +13,9 @@ from needle.executor import shape_of
 from needle.nn.module import Module
 from needle.nn.packed import PackedSequence
 from needle.nn.settings import check_number, check_sizes, shown
-from needle.ops.indexing import beside
-from needle.ops.operands import as_tensors
-from needle.ops.recurrent_grad import zeros
+from needle.ops.core.operands import as_tensors
+from needle.ops.index.indexing import beside
+from needle.ops.sequence.recurrent_grad import zeros
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.errors import OptionError
 from needle.nn.module import Module
 
@@ -19,7 +19,7 @@ def check_sizes(layer: Module, **sizes: Any) -> None:
         ArgumentError: if one is not.
     """
     for name, size in sizes.items():
-        whole(f"{type(layer).__name__}: {name}", size)
+        integer(f"{type(layer).__name__}: {name}", size)
 
 
 def check_number(

@@ -1,635 +1,69 @@
-"""All ops: a class per op, a function per op, and the course's names for both."""
+"""All ops: a class per op, a function per op, and the course's names for both.
 
-from needle.ops.activation import (
-    ELU,
-    GELU,
-    GLU,
-    SELU,
-    GELUGrad,
-    GELUTanh,
-    GELUTanhGrad,
-    HardSigmoid,
-    HardSwish,
-    LeakyReLU,
-    LeakyReLUGrad,
-    Mish,
-    ReLU,
-    ReLUGrad,
-    SiLU,
-    Softplus,
-    SoftSign,
-    elu,
-    gelu,
-    gelu_tanh,
-    glu,
-    hardsigmoid,
-    hardswish,
-    leaky_relu,
-    mish,
-    relu,
-    relu_grad,
-    selu,
-    silu,
-    softplus,
-    softsign,
-)
-from needle.ops.attention import Attention, AttentionGrad, scaled_dot_product_attention
-from needle.ops.attributes import either
-from needle.ops.base import Composite, Elementwise, Identity, Linear, Multilinear, Op, all_ops
-from needle.ops.basic_index import native_index
-from needle.ops.batch_norm_relu import BatchNormReLU, BatchNormReLUGrad, batch_norm_relu
-from needle.ops.bessel import BesselI, i0, i0e, i1, i1e
-from needle.ops.contraction import (
-    CosineSimilarity,
-    corrcoef,
-    cosine_similarity,
-    cov,
-    einsum,
-    kron,
-    outer,
-    tensordot,
-    vecdot,
-)
-from needle.ops.conv import (
-    PADDING_MODES,
-    Conv,
-    channels_first,
-    channels_last,
-    conv,
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-    convolve,
-    per_axis,
-)
-from needle.ops.convolution import Convolution, ConvolutionInput, ConvolutionWeight
-from needle.ops.convolution_bias import ConvolutionActivation, ConvolutionBias
-from needle.ops.course import (
-    AddScalar,
-    DivScalar,
-    Flip,
-    MulScalar,
-    PowerScalar,
-    Summation,
-    Transpose,
-    add_scalar,
-    divide_scalar,
-    logsoftmax,
-    mul_scalar,
-    power_scalar,
-)
-from needle.ops.creation import (
-    arange,
-    empty,
-    empty_like,
-    eye,
-    full,
-    full_like,
-    linspace,
-    meshgrid,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from needle.ops.diagonals import (
-    Diagonal,
-    DiagonalGrad,
-    Triangle,
-    block_diag,
-    diag,
-    diag_embed,
-    diagonal,
-    trace,
-    tril,
-    triu,
-)
-from needle.ops.dims import speak_all as _speak_all
-from needle.ops.distance import (
-    cdist,
-    cosine_embedding_loss,
-    hinge_embedding_loss,
-    margin_ranking_loss,
-    pairwise_distance,
-    triplet_margin_loss,
-)
-from needle.ops.draws import RandomIntegers, RandomNormal, RandomOrder, RandomUniform
-from needle.ops.elementwise import (
-    Abs,
-    Add,
-    Divide,
-    Equal,
-    FloorDivide,
-    Greater,
-    GreaterEqual,
-    Less,
-    LessEqual,
-    Maximum,
-    Minimum,
-    Multiply,
-    Negative,
-    NotEqual,
-    Reciprocal,
-    Remainder,
-    Sign,
-    Square,
-    SquaredDifference,
-    SquaredDifferenceGrad,
-    Subtract,
-    Where,
-    absolute,
-    add,
-    addcdiv,
-    addcmul,
-    comparable,
-    divide,
-    equal,
-    floor_divide,
-    greater,
-    greater_equal,
-    heaviside,
-    lerp,
-    less,
-    less_equal,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    not_equal,
-    reciprocal,
-    remainder,
-    sign,
-    square,
-    squared_difference,
-    subtract,
-    where,
-)
-from needle.ops.euclidean import EuclideanNorm, GlobalNorm, StandardDeviation, std
-from needle.ops.factorizations import (
-    QR,
-    SVD,
-    Cholesky,
-    Eigh,
-    PseudoInverse,
-    cholesky,
-    eigh,
-    pinv,
-    qr,
-    significant,
-    svd,
-)
-from needle.ops.functions import (
-    CopySign,
-    Erf,
-    Exp,
-    Exp2,
-    Expm1,
-    Hypot,
-    Log,
-    Log1p,
-    Log2,
-    Log10,
-    LogAddExp,
-    NextAfter,
-    Power,
-    Rsqrt,
-    Sigmoid,
-    SigmoidGrad,
-    Sqrt,
-    copysign,
-    erf,
-    exp,
-    exp2,
-    expm1,
-    hypot,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    logit,
-    nextafter,
-    power,
-    rsqrt,
-    sigmoid,
-    sigmoid_grad,
-    sqrt,
-)
-from needle.ops.gamma import LGamma, PolyGamma, digamma, lgamma, multigammaln, polygamma
-from needle.ops.gaussian import Ndtr, log_ndtr, ndtr
-from needle.ops.group_norm import GroupNorm, GroupNormGrad, group_norm
-from needle.ops.indexing import (
-    Gather,
-    Labels,
-    OneHot,
-    RowNumbers,
-    ScatterAdd,
-    Take,
-    TakeGrad,
-    embedding,
-    gather,
-    one_hot,
-    scatter_add,
-    take,
-    take_along_dim,
-)
-from needle.ops.interpolation import Interpolate, InterpolateGrad
-from needle.ops.kinds import check_all as _check_all
-from needle.ops.likelihood import (
-    BCEWithLogits,
-    bce,
-    bce_with_logits,
-    gaussian_nll_loss,
-    poisson_nll_loss,
-)
-from needle.ops.linalg import (
-    Determinant,
-    Inverse,
-    LogDeterminant,
-    Solve,
-    SolveTriangular,
-    det,
-    inv,
-    norm,
-    normalize,
-    slogdet,
-    solve,
-    solve_triangular,
-)
-from needle.ops.linear_cross_entropy import (
-    LinearCrossEntropy,
-    LinearCrossEntropyGrad,
-    MeanCrossEntropy,
-    linear_cross_entropy,
-)
-from needle.ops.logic import (
-    BitwiseAnd,
-    BitwiseInvert,
-    BitwiseLeftShift,
-    BitwiseOr,
-    BitwiseRightShift,
-    BitwiseXor,
-    Clip,
-    IsFinite,
-    IsInf,
-    IsNaN,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    allclose,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    clamp,
-    clip,
-    contains,
-    isclose,
-    isfinite,
-    isinf,
-    isnan,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    nan_to_num,
-    nanmean,
-    nansum,
-)
-from needle.ops.loss import (
-    CrossEntropy,
-    CrossEntropyGrad,
-    Huber,
-    KLDivergence,
-    cross_entropy,
-    huber_loss,
-    kl_divergence,
-    l1_loss,
-    mse_loss,
-    nll_loss,
-    smooth_l1_loss,
-)
-from needle.ops.matmul import MatMul, matmul
-from needle.ops.meanings import mode
-from needle.ops.movement import (
-    BroadcastTo,
-    Cast,
-    Concat,
-    Copy,
-    Pad,
-    Permute,
-    Reshape,
-    Slice,
-    SliceGrad,
-    StopGradient,
-    ToDevice,
-    astype,
-    broadcast_to,
-    concat,
-    copy,
-    flip,
-    permute,
-    reshape,
-    squeeze,
-    stop_gradient,
-    to_device,
-    transpose,
-    unsqueeze,
-)
-from needle.ops.norm import (
-    BatchNorm,
-    BatchNormGrad,
-    LayerNorm,
-    LayerNormGrad,
-    RMSNorm,
-    RMSNormGrad,
-    batch_norm,
-    layer_norm,
-    rms_norm,
-)
-from needle.ops.padding import PadByEdges, PadByEdgesGrad, pad
-from needle.ops.piecewise import (
-    celu,
-    hardshrink,
-    hardtanh,
-    log_sigmoid,
-    prelu,
-    relu6,
-    softmin,
-    softshrink,
-    tanhshrink,
-    threshold,
-)
-from needle.ops.pooling import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, MaxPoolTake
-from needle.ops.rearrange import (
-    Dilate,
-    Roll,
-    UnDilate,
-    broadcast_arrays,
-    dilate,
-    expand_dims,
-    flatten,
-    moveaxis,
-    repeat,
-    roll,
-    rot90,
-    swapaxes,
-    tile,
-    undilate,
-    unflatten,
-)
-from needle.ops.recurrent import GRU, LSTM, RNN, Recurrent
-from needle.ops.recurrent_grad import GRUGrad, LSTMGrad, RecurrentGrad, RNNGrad
-from needle.ops.reduce import (
-    AllTrue,
-    AnyTrue,
-    ArgMax,
-    ArgMin,
-    Max,
-    Mean,
-    Min,
-    Sum,
-    SumTo,
-    all,
-    amax,
-    amin,
-    any,
-    argmax,
-    argmin,
-    count_nonzero,
-    max_,
-    mean,
-    min_,
-    sum_,
-    summation,
-)
-from needle.ops.resample import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    avg_pool1d,
-    avg_pool2d,
-    avg_pool3d,
-    fold,
-    global_avg_pool,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-    pixel_shuffle,
-    pixel_unshuffle,
-    unfold,
-    upsample,
-)
-from needle.ops.rotary import Rotary, rotary
-from needle.ops.rounding import Ceil, Floor, Round, Trunc, ceil, floor, frac, round, trunc
-from needle.ops.row_sparse import RowSparse
-from needle.ops.sampling import (
-    Dropout,
-    Weights,
-    bernoulli,
-    dropout,
-    multinomial,
-    normal,
-    permutation,
-    randint,
-    uniform,
-)
-from needle.ops.scan import (
-    CumMax,
-    CumMin,
-    CumProd,
-    CumSum,
-    Prod,
-    Var,
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    diff,
-    prod,
-    var,
-)
-from needle.ops.select import LinearIndex, Put, getitem, masked_fill, put, scatter, setitem
-from needle.ops.slices import ScatterExtreme, index_add, index_copy, index_fill, scatter_reduce
-from needle.ops.softmax import (
-    LogCumSumExp,
-    LogSoftmax,
-    LogSoftmaxGrad,
-    LogSumExp,
-    Softmax,
-    SoftmaxGrad,
-    log_softmax,
-    logcumsumexp,
-    logsumexp,
-    softmax,
-)
-from needle.ops.sorting import (
-    SearchSorted,
-    Sort,
-    argsort,
-    argwhere,
-    bincount,
-    bucketize,
-    isin,
-    kthvalue,
-    median,
-    nanmedian,
-    nonzero,
-    quantile,
-    searchsorted,
-    sort,
-    topk,
-    unique,
-    unique_consecutive,
-)
-from needle.ops.special import Erfc, ErfInv, LogAddExp2, erfc, erfinv, fmod, logaddexp2, sinc, xlogy
-from needle.ops.trigonometry import (
-    Acos,
-    Acosh,
-    Asin,
-    Asinh,
-    Atan,
-    Atan2,
-    Atanh,
-    Cos,
-    Cosh,
-    Sin,
-    Sinh,
-    Tan,
-    Tanh,
-    TanhGrad,
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    cos,
-    cosh,
-    sin,
-    sinh,
-    tan,
-    tanh,
-    tanh_grad,
-)
-from needle.ops.tuples import (
-    FusedAddScalars,
-    MakeTensorTuple,
-    Split,
-    Stack,
-    TupleGetItem,
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
-    chunk,
-    column_stack,
-    dstack,
-    fused_add_scalars,
-    hsplit,
-    hstack,
-    make_tuple,
-    split,
-    stack,
-    tensor_split,
-    tuple_get_item,
-    unbind,
-    vsplit,
-    vstack,
-)
-from needle.ops.windows import Windows, WindowsGrad, windows
+Each folder is a chapter. A module says in ``__all__`` which of its names are public.
+"""
 
-__all__ = [
-    "Abs", "Acos", "Acosh", "Add", "AddScalar", "AllTrue", "AnyTrue", "ArgMax", "ArgMin", "Asin",
-    "Asinh", "Atan", "Atan2", "Atanh", "Attention", "AttentionGrad", "AvgPool", "AvgPoolGrad",
-    "BCEWithLogits", "BatchNorm", "BatchNormGrad", "BatchNormReLU", "BatchNormReLUGrad",
-    "BesselI", "BitwiseAnd", "BitwiseInvert", "BitwiseLeftShift", "BitwiseOr",
-    "BitwiseRightShift", "BitwiseXor", "BroadcastTo", "Cast", "Ceil", "Cholesky", "Clip",
-    "Composite", "Concat", "Conv", "Convolution", "ConvolutionActivation", "ConvolutionBias",
-    "ConvolutionInput", "ConvolutionWeight", "Copy", "CopySign", "Cos", "Cosh",
-    "CosineSimilarity", "CrossEntropy", "CrossEntropyGrad", "CumMax", "CumMin", "CumProd",
-    "CumSum", "Determinant", "Diagonal", "DiagonalGrad", "Dilate", "DivScalar", "Divide",
-    "Dropout", "ELU", "EWiseAdd", "EWiseDiv", "EWiseMul", "EWisePow", "Eigh", "Elementwise",
-    "Equal", "Erf", "ErfInv", "Erfc", "EuclideanNorm", "Exp", "Exp2", "Expm1", "Flip", "Floor",
-    "FloorDivide", "FusedAddScalars", "GELU", "GELUGrad", "GELUTanh", "GELUTanhGrad", "GLU",
-    "GRU", "GRUGrad", "Gather", "GlobalNorm", "Greater", "GreaterEqual", "GroupNorm",
-    "GroupNormGrad", "HardSigmoid", "HardSwish", "Huber", "Hypot", "Identity", "Interpolate",
-    "InterpolateGrad", "Inverse", "IsFinite", "IsInf", "IsNaN", "KLDivergence", "LGamma", "LSTM",
-    "LSTMGrad", "Labels", "LayerNorm", "LayerNormGrad", "LeakyReLU", "LeakyReLUGrad", "Less",
-    "LessEqual", "Linear", "LinearCrossEntropy", "LinearCrossEntropyGrad", "LinearIndex", "Log",
-    "Log10", "Log1p", "Log2", "LogAddExp", "LogAddExp2", "LogCumSumExp", "LogDeterminant",
-    "LogSoftmax", "LogSoftmaxGrad", "LogSumExp", "LogicalAnd", "LogicalNot", "LogicalOr",
-    "LogicalXor", "MakeTensorTuple", "MatMul", "Max", "MaxPool", "MaxPoolGrad", "MaxPoolTake",
-    "Maximum", "Mean", "MeanCrossEntropy", "Min", "Minimum", "Mish", "MulScalar", "Multilinear",
-    "Multiply", "Ndtr", "Negate", "Negative", "NextAfter", "NotEqual", "OneHot", "Op",
-    "PADDING_MODES", "Pad", "PadByEdges", "PadByEdgesGrad", "Permute", "PolyGamma", "Power",
-    "PowerScalar", "Prod", "PseudoInverse", "Put", "QR", "RMSNorm", "RMSNormGrad", "RNN",
-    "RNNGrad", "RandomIntegers", "RandomNormal", "RandomOrder", "RandomUniform", "ReLU",
-    "ReLUGrad", "Reciprocal", "Recurrent", "RecurrentGrad", "Remainder", "Reshape", "Roll",
-    "Rotary", "Round", "RowNumbers", "RowSparse", "Rsqrt", "SELU", "SVD", "ScatterAdd",
-    "ScatterExtreme", "SearchSorted", "SiLU", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Sinh",
-    "Slice", "SliceGrad", "SoftSign", "Softmax", "SoftmaxGrad", "Softplus", "Solve",
-    "SolveTriangular", "Sort", "Split", "Sqrt", "Square", "SquaredDifference",
-    "SquaredDifferenceGrad", "Stack", "StandardDeviation", "StopGradient", "Subtract", "Sum",
-    "SumTo", "Summation", "Take", "TakeGrad", "Tan", "Tanh", "TanhGrad", "TensorOp",
-    "TensorTupleOp", "ToDevice", "Transpose", "Triangle", "Trunc", "TupleGetItem", "UnDilate",
-    "Var", "Weights", "Where", "Windows", "WindowsGrad", "abs", "absolute", "acos", "acosh",
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "add", "add_scalar", "addcdiv", "addcmul",
-    "all", "all_ops", "allclose", "amax", "amin", "any", "arange", "argmax", "argmin", "argsort",
-    "argwhere", "asin", "asinh", "astype", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d",
-    "atleast_3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "batch_norm_relu",
-    "bce", "bce_with_logits", "bernoulli", "bincount", "bitwise_and", "bitwise_invert",
-    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block_diag",
-    "broadcast_arrays", "broadcast_to", "bucketize", "cast", "cat", "cdist", "ceil", "celu",
-    "channels_first", "channels_last", "cholesky", "chunk", "clamp", "clip", "column_stack",
-    "comparable", "concat", "concatenate", "contains", "conv", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolve", "copy", "copysign",
-    "corrcoef", "cos", "cosh", "cosine_embedding_loss", "cosine_similarity", "count_nonzero",
-    "cov", "cross_entropy", "cummax", "cummin", "cumprod", "cumsum", "det", "diag", "diag_embed",
-    "diagonal", "diff", "digamma", "dilate", "divide", "divide_scalar", "dot", "dropout",
-    "dstack", "eigh", "einsum", "either", "elu", "embedding", "empty", "empty_like", "equal",
-    "erf", "erfc", "erfinv", "exp", "exp2", "expand_dims", "expm1", "eye", "flatten", "flip",
-    "floor", "floor_divide", "fmod", "fold", "frac", "full", "full_like", "fused_add_scalars",
-    "gather", "gaussian_nll_loss", "gelu", "gelu_tanh", "getitem", "global_avg_pool", "glu",
-    "greater", "greater_equal", "group_norm", "hardshrink", "hardsigmoid", "hardswish",
-    "hardtanh", "heaviside", "hinge_embedding_loss", "hsplit", "hstack", "huber_loss", "hypot",
-    "i0", "i0e", "i1", "i1e", "index_add", "index_copy", "index_fill", "inv", "isclose",
-    "isfinite", "isin", "isinf", "isnan", "kl_divergence", "kron", "kthvalue", "l1_loss",
-    "layer_norm", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "linear_cross_entropy",
-    "linspace", "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid", "log_softmax",
-    "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logit", "logsoftmax", "logsumexp", "make_tuple", "margin_ranking_loss",
-    "masked_fill", "matmul", "max", "max_", "max_pool1d", "max_pool2d", "max_pool3d", "maximum",
-    "mean", "median", "meshgrid", "min", "min_", "minimum", "mish", "mode", "moveaxis",
-    "mse_loss", "mul_scalar", "multigammaln", "multinomial", "multiply", "nan_to_num", "nanmean",
-    "nanmedian", "nansum", "native_index", "ndtr", "negate", "negative", "nextafter", "nll_loss",
-    "nonzero", "norm", "normal", "normalize", "not_equal", "one_hot", "ones", "ones_like",
-    "outer", "pad", "pairwise_distance", "per_axis", "permutation", "permute", "pinv",
-    "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "polygamma", "pow", "power",
-    "power_scalar", "prelu", "prod", "put", "qr", "quantile", "randint", "reciprocal", "relu",
-    "relu6", "relu_grad", "remainder", "repeat", "reshape", "reverse", "rms_norm", "roll",
-    "rot90", "rotary", "round", "rsqrt", "scaled_dot_product_attention", "scatter", "scatter_add",
-    "scatter_reduce", "searchsorted", "selu", "setitem", "sigmoid", "sigmoid_grad", "sign",
-    "significant", "silu", "sin", "sinc", "sinh", "slogdet", "smooth_l1_loss", "softmax",
-    "softmin", "softplus", "softshrink", "softsign", "solve", "solve_triangular", "sort", "split",
-    "sqrt", "square", "squared_difference", "squeeze", "stack", "std", "stop_gradient",
-    "subtract", "sum", "sum_", "summation", "svd", "swapaxes", "take", "take_along_dim", "tan",
-    "tanh", "tanh_grad", "tanhshrink", "tensor_split", "tensordot", "threshold", "tile",
-    "to_device", "topk", "trace", "transpose", "tril", "triplet_margin_loss", "triu", "trunc",
-    "tuple_get_item", "unbind", "undilate", "unflatten", "unfold", "uniform", "unique",
-    "unique_consecutive", "unsqueeze", "upsample", "var", "vecdot", "vsplit", "vstack", "where",
-    "windows", "xlogy", "zeros", "zeros_like",
-]  # fmt: skip
+import types as _types
+import typing as _typing
+
+from needle.ops.core.attributes import *
+from needle.ops.core.base import *
+from needle.ops.core.course import *
+from needle.ops.core.dims import speak_all as _speak_all
+from needle.ops.core.kinds import check_all as _check_all
+from needle.ops.core.meanings import *
+from needle.ops.elementwise.activation import *
+from needle.ops.elementwise.arithmetic import *
+from needle.ops.elementwise.bessel import *
+from needle.ops.elementwise.functions import *
+from needle.ops.elementwise.gamma import *
+from needle.ops.elementwise.gaussian import *
+from needle.ops.elementwise.logic import *
+from needle.ops.elementwise.piecewise import *
+from needle.ops.elementwise.rounding import *
+from needle.ops.elementwise.special import *
+from needle.ops.elementwise.trigonometry import *
+from needle.ops.image.conv import *
+from needle.ops.image.convolution import *
+from needle.ops.image.convolution_bias import *
+from needle.ops.image.interpolation import *
+from needle.ops.image.pooling import *
+from needle.ops.image.resample import *
+from needle.ops.image.windows import *
+from needle.ops.index.basic_index import *
+from needle.ops.index.indexing import *
+from needle.ops.index.row_sparse import *
+from needle.ops.index.select import *
+from needle.ops.index.slices import *
+from needle.ops.index.sorting import *
+from needle.ops.linalg import solve as _solve
+from needle.ops.linalg.contraction import *
+from needle.ops.linalg.factorizations import *
+from needle.ops.linalg.matmul import *
+from needle.ops.linalg.solve import *
+from needle.ops.loss.distance import *
+from needle.ops.loss.likelihood import *
+from needle.ops.loss.linear_cross_entropy import *
+from needle.ops.loss.losses import *
+from needle.ops.norm.batch_norm_relu import *
+from needle.ops.norm.group_norm import *
+from needle.ops.norm.norms import *
+from needle.ops.random.draws import *
+from needle.ops.random.sampling import *
+from needle.ops.reduction.euclidean import *
+from needle.ops.reduction.reduce import *
+from needle.ops.reduction.scan import *
+from needle.ops.reduction.softmax import *
+from needle.ops.sequence.attention import *
+from needle.ops.sequence.recurrent import *
+from needle.ops.sequence.recurrent_grad import *
+from needle.ops.sequence.rotary import *
+from needle.ops.shape.creation import *
+from needle.ops.shape.diagonals import *
+from needle.ops.shape.movement import *
+from needle.ops.shape.padding import *
+from needle.ops.shape.rearrange import *
+from needle.ops.shape.tuples import *
 
 # The course's names.
 TensorOp = TensorTupleOp = Op
@@ -640,8 +74,15 @@ negate = negative
 abs, sum, max, min, pow, cast = absolute, sum_, max_, min_, power, astype
 cat = concatenate = concat
 dot, reverse = matmul, flip
+norm = _solve.norm  # of a matrix, not the chapter of that name
 
 # PyTorch's names of arguments, in functions whose axes mean what they mean there.
 _INSIDE = {"batch_norm", "batch_norm_relu", "dilate", "meshgrid", "scatter_add", "undilate"}
 _speak_all(globals(), {*globals()} - _INSIDE - {"per_axis", "windows"})
 _check_all(globals())
+
+if not _typing.TYPE_CHECKING:  # type checkers know the names by the imports above
+    __all__ = [
+        name for name, value in sorted(globals().items())
+        if not name.startswith("_") and not isinstance(value, _types.ModuleType)
+    ]  # fmt: skip

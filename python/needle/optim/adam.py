@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from needle.ops import update
-from needle.ops.attributes import flag
+from needle.ops.core import update
+from needle.ops.core.attributes import flag
 from needle.optim.optimizer import (
     Optimizer,
     check_state,

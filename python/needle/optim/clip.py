@@ -8,9 +8,9 @@ from typing import Any
 
 from needle import executor, ops
 from needle.errors import GradientError, NeedleError, OptionError, explain
-from needle.ops.attributes import flag
-from needle.ops.euclidean import GlobalNorm
-from needle.ops.row_sparse import each, elements
+from needle.ops.core.attributes import flag
+from needle.ops.index.row_sparse import each, elements
+from needle.ops.reduction.euclidean import GlobalNorm
 from needle.tensors import Tensor
 
 

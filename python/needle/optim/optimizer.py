@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from needle import executor, graph, ops, tracing
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.backend.ndarray import NDArray, array
 from needle.errors import (
     ArgumentError,
@@ -24,10 +24,10 @@ from needle.errors import (
     no_tensor,
     unknown,
 )
-from needle.ops import update
-from needle.ops.attributes import real
-from needle.ops.row_sparse import RowSparse, cleared, each, parts
-from needle.ops.update import Batch
+from needle.ops.core import update
+from needle.ops.core.attributes import real
+from needle.ops.core.update import Batch
+from needle.ops.index.row_sparse import RowSparse, cleared, each, parts
 from needle.tensors import Parameter, Tensor
 
 RANGES = {
@@ -372,7 +372,7 @@ class Optimizer:
         return places
 
     def _slot(self, key: str, p: Tensor, value: Any, copy: bool) -> Any:
-        data = executor.value_of(value) if isinstance(value, Tensor) else value
+        data = executor.primal_array(value) if isinstance(value, Tensor) else value
         try:
             if copy or not isinstance(data, NDArray) or data.device != p.device:
                 data = array(data, getattr(data, "dtype", None), p.device)
@@ -416,7 +416,7 @@ def count(name: str, value: Any) -> int:
         DataError: if it is not an integer >= 0.
     """
     try:
-        steps = whole(name, value)
+        steps = integer(name, value)
     except ArgumentError:
         steps = -1
     if steps < 0:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from needle.backend.axes import whole
+from needle.backend.axes import integer
 from needle.errors import DataError, OptionError, unknown
-from needle.ops.attributes import real
+from needle.ops.core.attributes import real
 from needle.optim.optimizer import Optimizer, check_state, count
 
 
@@ -68,7 +68,7 @@ class ReduceLROnPlateau:
         self.optimizer, self.mode, self.threshold_mode = optimizer, mode, threshold_mode
         self.factor, self.threshold = real("factor", factor), real("threshold", threshold)
         self.min_lr, self.eps = real("min_lr", min_lr), real("eps", eps)
-        self.patience, self.cooldown = whole("patience", patience), whole("cooldown", cooldown)
+        self.patience, self.cooldown = integer("patience", patience), integer("cooldown", cooldown)
         least = min(self.threshold, self.min_lr, self.eps, self.patience, self.cooldown)
         if not (0 <= self.factor < 1 and least >= 0):
             raise OptionError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from needle.errors import OptionError
-from needle.ops import update
+from needle.ops.core import update
 from needle.optim.adam import _Counting
 from needle.optim.clip import clip_grad_norm
 from needle.optim.optimizer import Optimizer

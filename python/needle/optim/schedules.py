@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle.errors import ArgumentError, OptionError
-from needle.ops.attributes import real
+from needle.ops.core.attributes import real
 
 Schedule = Callable[[int], float]
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle import devices, forward, graph, ops, structure
+from needle import devices, forward, graph, ops, tree
 from needle import dtype as dtypes
-from needle.backend import exchange, memory
-from needle.backend.axes import sizes_of, whole
+from needle.backend import dlpack, memory
+from needle.backend.axes import integer, sizes_of
 from needle.backend.ndarray import NDArray, array
 from needle.errors import DtypeError, OptionError, RangeError, ShapeError
-from needle.ops.operands import as_array, default_float, read
-from needle.ops.tuples import joined
+from needle.ops.core.operands import as_array, default_float, read
+from needle.ops.shape.tuples import joined
 from needle.standard import operands
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _of_python(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | None
     if copy is False:
         raise OptionError("asarray: Python numbers have no memory to share; copy is False")
     values = read(_numbers, obj)
-    varies = values is None and any(map(forward.varies, structure.flat(obj)))
+    varies = values is None and any(map(forward.varies, tree.flat(obj)))
     values = _numbers(as_array(obj)) if values is None else values
     kind = None if dtype is None else dtypes.as_dtype(dtype)
     beyond = values.dtype.kind == "O" or (values.dtype == np.uint64 and values.max() >= 2**63)
@@ -111,7 +111,7 @@ def _of_foreign(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | Non
         if kind.kind in "OSUmMV" and kind.name not in dtypes.ALL:
             raise _not_numbers(obj)
     try:
-        out = graph.wrap(exchange.from_dlpack(foreign, device, copy))
+        out = graph.wrap(dlpack.from_dlpack(foreign, device, copy))
     except BufferError as error:
         raise OptionError(f"asarray: {error}") from None
     if dtype is None or dtypes.as_dtype(dtype) is out.dtype:
@@ -125,7 +125,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
     """Return a tensor over the memory of another library's array. See ``needle.from_dlpack``."""
     if device is None and isinstance(x, graph.TensorBase):
         device = x.spec.device
-    return graph.wrap(exchange.from_dlpack(x, device, copy))
+    return graph.wrap(dlpack.from_dlpack(x, device, copy))
 
 
 def arange(
@@ -191,7 +191,7 @@ def linspace(
     ends = [operands.number("linspace", x) for x in (start, stop)]
     if not (forward.varies(start) or forward.varies(stop)):
         start, stop = ends
-    num = whole("linspace: num", num)
+    num = integer("linspace: num", num)
     with _room("linspace", num, dtype or default_float(), device):
         return ops.linspace(start, stop, num, endpoint=endpoint, dtype=dtype, device=device)
 

@@ -12,7 +12,7 @@ from needle import dtype as dtypes
 from needle.backend.array import MAX_DIMS
 from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, unknown
-from needle.ops.operands import default_float
+from needle.ops.core.operands import default_float
 from needle.standard import operands
 
 if TYPE_CHECKING:

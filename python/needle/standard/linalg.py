@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from needle import ops
-from needle.backend.axes import axes_of, normalise_axis, whole
+from needle.backend.axes import axes_of, integer, normalise_axis
 from needle.elsewhere import advice
 from needle.errors import AxesError, DtypeError, ShapeError, explain, missing, unknown
-from needle.ops.dims import speak_all
+from needle.ops.core.dims import speak_all
 from needle.standard import operands
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
         ShapeError: if an axis is given twice, or the sizes of paired axes differ.
     """
     if not isinstance(axes, (tuple, list)):
-        return ops.tensordot(x1, x2, whole("tensordot: axes", axes))
+        return ops.tensordot(x1, x2, integer("tensordot: axes", axes))
     if len(axes) != 2 or not all(isinstance(part, (tuple, list)) for part in axes):
         raise DtypeError(
             f"tensordot: axes are {axes!r:.60}\n"
@@ -248,7 +248,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
         ArgumentError: if n is not an integer.
         ShapeError: if x are not square matrices.
     """
-    x, n = operands.tensor(x), whole("matrix_power: n", n)
+    x, n = operands.tensor(x), integer("matrix_power: n", n)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise explain(
             ShapeError, "matrix_power", f"shape {x.shape}", [("x", x)],

@@ -63,7 +63,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
     """
     x = operands.tensor(x)
     if isinstance(repeats, graph.TensorBase):
-        repeats = executor.value_of(repeats).numpy()
+        repeats = executor.primal_array(repeats).numpy()
     counts = np.asarray(repeats)
     if counts.size and counts.dtype.kind not in "iu":
         raise DtypeError(f"repeat: repeats are {counts.dtype}, not integers: {repeats!r:.60}")
@@ -90,7 +90,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:
 
 
 def _memory(x: Any) -> int:
-    return int(executor.value_of(x).handle.ptr())
+    return int(executor.primal_array(x).handle.ptr())
 
 
 def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:

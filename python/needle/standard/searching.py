@@ -96,7 +96,7 @@ def unique_all(x: Any, /) -> UniqueAll:
 
     NaNs are distinct from each other, as the standard has it.
     """
-    value = executor.value_of(operands.tensor(x))
+    value = executor.primal_array(operands.tensor(x))
     found = kernels.unique(value, equal_nan=False)
     return UniqueAll(*map(graph.wrap, found))
 
@@ -115,5 +115,5 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
 
 def unique_values(x: Any, /) -> Any:
     """The distinct values in ascending order."""
-    value = executor.value_of(operands.tensor(x))
+    value = executor.primal_array(operands.tensor(x))
     return graph.wrap(kernels.unique(value, equal_nan=False, rest=False)[0])

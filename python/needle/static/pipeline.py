@@ -121,7 +121,7 @@ class Model:
 
     def backward(self, out: Tensor, target: Any) -> tuple[float, Gradients]:
         """Return the loss of an output, and the gradients of all parameters."""
-        given = graph.wrap(executor.value_of(out))
+        given = graph.wrap(executor.primal_array(out))
         given.requires_grad = True
         with executor.modes(recording=True):
             loss = self.loss(given, target)

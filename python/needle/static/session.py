@@ -6,8 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from needle import config, structure
-from needle.compile import build, cells, tree
+from needle import config, tree
+from needle.compile import build, cells, frames
 from needle.compile.call import Call
 from needle.compile.trace import Numbers
 from needle.errors import ArgumentError, FeedError, NeedleError
@@ -83,7 +83,7 @@ def _flat(fetches: Any, wanted: list[Any]) -> Any:
     if isinstance(fetches, dict):
         return {name: _flat(x, wanted) for name, x in fetches.items()}
     if not isinstance(fetches, (Tensor, Train)):
-        raise ArgumentError(f"run: expected tensors to fetch, got {structure.kind(fetches)}")
+        raise ArgumentError(f"run: expected tensors to fetch, got {tree.kind(fetches)}")
     wanted.append(fetches)
     return len(wanted) - 1
 
@@ -127,7 +127,7 @@ def _program(graph: Graph, wanted: list[Any], mode: str, settings: Any) -> Call:
         Numbers(steps[x.step], x.batch) if isinstance(x, Numbers) else x for x in bound.sources
     ]
     found = build.Results([], [], [], [False] * len(results), [], {})
-    frame = [tree.TENSOR] * len(results)
+    frame = [frames.TENSOR] * len(results)
     return Call(bound._replace(sources=sources), found, trace, frame, mode, settings)
 
 

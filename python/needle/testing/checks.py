@@ -19,8 +19,8 @@ from needle import autograd, backend, devices, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.compile import compile
 from needle.errors import SingularError
-from needle.ops.base import Composite, Elementwise, Op
-from needle.ops.samples import Sample
+from needle.ops.core.base import Composite, Elementwise, Op
+from needle.ops.core.samples import Sample
 from needle.testing.gradients import check_gradients
 from needle.testing.layouts import LAYOUTS
 from needle.testing.tolerance import assert_close
@@ -99,7 +99,7 @@ def _leaf(values: NDArray) -> Any:
 
 def _parts(result: Any) -> list[Any]:
     """Compute a result; return its arrays."""
-    value = executor.value_of(result)
+    value = executor.primal_array(result)
     return list(value) if isinstance(value, tuple) else [value]
 
 
@@ -299,7 +299,7 @@ def check_override(case: Case, where: Device) -> None:
     assert found is not None
     for kind in case.dtypes:
         inputs = op.prepare(case.inputs(kind, where))
-        arrays = [executor.value_of(x) for x in inputs]
+        arrays = [executor.primal_array(x) for x in inputs]
         result = found(op, *arrays)
         if result is NotImplemented:
             continue
@@ -320,7 +320,7 @@ def check_raises(case: Case, where: Device) -> None:
             try:
                 result = case.make()(*case.inputs("float32", where))
                 if case.sample.by_value:
-                    executor.value_of(result)
+                    executor.primal_array(result)
                     where.synchronize()  # kernels may run later, and so their errors
             except expected:
                 continue

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, executor, structure
+from needle import autograd, executor, tree
 from needle.derivatives import jvp
 from needle.errors import GradientError, unknown
-from needle.ops.base import aliases
+from needle.ops.core.base import aliases
 from needle.tensors import Tensor
 from needle.testing.tolerance import DIFFERENCE, DIFFERENCE_STEP, TRANSPOSE
 
@@ -53,7 +53,7 @@ def check_gradients(
         raise unknown("check_gradients: mode", mode, MODES)
     rng = np.random.default_rng(seed)
     tensors = [_float64(x) for x in inputs]
-    checked = structure.checked("check_gradients", function)
+    checked = tree.checked("check_gradients", function)
 
     def results(*args: Any) -> Any:
         return _floating(checked(*aliases(args)))  # the function may assign to them
@@ -195,7 +195,7 @@ def _float64(x: Any) -> Any:
 
 def _floating(out: Any) -> tuple[Any, ...]:
     """Return the floating results of a function that gives one or several."""
-    return tuple(x for x in structure.flat(out) if x.dtype.is_floating)
+    return tuple(x for x in tree.flat(out) if x.dtype.is_floating)
 
 
 def _like(rng: np.random.Generator, x: Any) -> Any:

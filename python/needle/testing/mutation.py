@@ -16,7 +16,7 @@ import numpy as np
 from needle import config, devices, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.errors import NeedleError
-from needle.ops.base import Op
+from needle.ops.core.base import Op
 from needle.testing.checks import Case
 from needle.testing.layouts import LAYOUTS
 from needle.testing.tolerance import assert_close
@@ -168,7 +168,7 @@ def _outcome(mutant: Mutant, where: Any, lazy: bool = False) -> Any:
         with config.override(memory_limit=LIMIT), np.errstate(all="ignore"):
             inputs = mutant.inputs(where)
             with executor.modes(lazy=lazy):
-                out = executor.value_of(mutant.op.of(*mutant.static)(*inputs))
+                out = executor.primal_array(mutant.op.of(*mutant.static)(*inputs))
         parts = out if isinstance(out, tuple) else (out,)
         return [part.numpy() for part in parts if part.size * part.dtype.itemsize <= LIMIT]
     except (NeedleError, TypeError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from needle import config, devices, executor, finite, structure
+from needle import config, devices, executor, nancheck, tree
 from needle.backend.memory import size_text
 from needle.compile import Compiled, compile, memory
 from needle.compile.call import Call
@@ -17,7 +17,7 @@ from needle.compile.memory import shown
 from needle.compile.program import node_device
 from needle.errors import ArgumentError
 from needle.io.programs import LoadedProgram
-from needle.ops import work
+from needle.ops.core import work
 from needle.tools.limits import Limits, limits
 
 HEAD = ("op", "result", "MFLOP", "MB", "predicted us", "measured us", "line")
@@ -192,7 +192,7 @@ def profile(
     >>> [row.op for row in found.rows], found.measured > 0
     (['matmul', 'sum'], True)
     """
-    structure.check_function("profile", function)
+    tree.check_function("profile", function)
     if type(times) is not int or times < 1:
         raise ArgumentError(f"profile: times is {times!r:.60}\n  rule: an integer above 0")
     if isinstance(function, (Compiled, LoadedProgram)):
@@ -206,7 +206,7 @@ def profile(
 
 
 def _compiled(name: str, function: Any) -> Any:
-    structure.check_function(name, function)
+    tree.check_function(name, function)
     known = isinstance(function, (Compiled, LoadedProgram))
     return function if known else compile(function)
 
@@ -240,14 +240,14 @@ def _costs(name: str, call: Call, measured: Sequence[float] | None) -> Costs:
 
 def _watched(function: Callable[..., Any], args: tuple[Any, ...]) -> Costs:
     """Call a function once, and return what its operations cost."""
-    seen: list[finite.Seen] = []
+    seen: list[nancheck.Seen] = []
 
-    def note(x: finite.Seen) -> None:
+    def note(x: nancheck.Seen) -> None:
         for part in x.result if type(x.result) is tuple else (x.result,):
             part.spec.device.backend.synchronize()
         seen.append(x._replace(arrays=[_spec(a) for a in x.arrays], result=_spec(x.result)))
 
-    with config.override(finite="on", compile="off"), finite.observed(note):
+    with config.override(finite="on", compile="off"), nancheck.observed(note):
         function(*args)
     first = seen[0].result if seen else None
     where = first[0].device if type(first) is tuple else first.device if first else None
@@ -261,7 +261,7 @@ def _watched(function: Callable[..., Any], args: tuple[Any, ...]) -> Costs:
             Row(x.op.name, shown(x.result), _line(x.place), flops, size,
                 known.seconds(flops, size), x.ended - x.began, x.began - began)
         )  # fmt: skip
-    return Costs(structure.name_of(function), rows, known, None)
+    return Costs(tree.name_of(function), rows, known, None)
 
 
 def _line(place: str) -> str:

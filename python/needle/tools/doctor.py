@@ -185,7 +185,7 @@ def _problem(case: Case, where: Device) -> str | None:
 
 def _run(case: Case, kind: str, where: Device) -> list[Any]:
     """Return the results of a sample as NumPy arrays."""
-    value = executor.value_of(case.make()(*case.inputs(kind, where)))
+    value = executor.primal_array(case.make()(*case.inputs(kind, where)))
     return [part.numpy() for part in (value if isinstance(value, tuple) else (value,))]
 
 

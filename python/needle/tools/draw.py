@@ -14,10 +14,10 @@ from needle.compile.listing import Listing
 from needle.compile.memory import shown
 from needle.errors import ArgumentError
 from needle.io.programs import LoadedProgram
-from needle.structure import kind
 from needle.tools.formula import SIGNS
 from needle.tools.layout import Stop, layers
 from needle.tools.report.page import document
+from needle.tree import kind
 
 WIDE, HIGH = 132, 34
 """Size of a node."""

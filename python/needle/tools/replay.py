@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import config, executor, finite, recipes
+from needle import config, executor, nancheck, recipes
 from needle.backend.ndarray import NDArray
 from needle.errors import OptionError, describe
 from needle.recipes.loop import RecipeTrainer
@@ -56,7 +56,7 @@ class Watch(Callback):
         if t.done >= self.last:
             raise Reached
 
-    def op(self, seen: finite.Seen) -> None:
+    def op(self, seen: nancheck.Seen) -> None:
         """Take the result of an op."""
         if self.model is not None and self.model.training and self.first <= self.done < self.last:
             inside = seen.place.startswith("in the")
@@ -66,7 +66,7 @@ class Watch(Callback):
 
     def note(self, what: str, place: str, x: Any) -> None:
         """Add an entry."""
-        array = x if isinstance(x, NDArray) else executor.value_of(x)
+        array = x if isinstance(x, NDArray) else executor.primal_array(x)
         if len(self.entries) == self.keep:
             self.values = np.array(array.numpy())
             raise Reached
@@ -102,7 +102,7 @@ def replay(run: str, watch: Watch) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         config.override(**known["where"], threads=threads, finite="on"),
-        finite.observed(watch.op),
+        nancheck.observed(watch.op),
     ):
         recipe = recipes.get(known["recipe"])
         _train(recipe, replace(settings), RunFolder(Path(folder)), watch)

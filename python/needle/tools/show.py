@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from needle import autograd, executor, graph, reverse, structure
+from needle import autograd, executor, graph, reverse, tree
 from needle.derivatives import jvp
 from needle.errors import ArgumentError, GradientError
-from needle.ops.base import aliases
-from needle.ops.reduce import summation
+from needle.ops.core.base import aliases
+from needle.ops.reduction.reduce import summation
 from needle.tensors import Tensor
 from needle.tools.formula import Reader, Term, shared, text_of
 
@@ -62,7 +62,7 @@ def shown(function: Callable[..., Any], *points: Any) -> str:
     Raises:
         ArgumentError: as ``show``.
     """
-    structure.check_function("show", function)
+    tree.check_function("show", function)
     names = _parameters(function, points)
     chosen = [p if isinstance(p, tuple) else (p,) for p in points]
     chosen = chosen or [values[: len(names)] for values in POINTS]

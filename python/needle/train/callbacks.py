@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from needle import executor, nn, ops
 from needle.errors import NonFiniteError, OptionError, explain
-from needle.ops.row_sparse import elements
+from needle.ops.index.row_sparse import elements
 
 MEASURED = 100
 """Number of measurements in a run, of callbacks that are not told how often."""

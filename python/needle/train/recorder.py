@@ -14,7 +14,7 @@ import numpy as np
 from needle import executor
 from needle.backend.ndarray import NDArray
 from needle.errors import DataError
-from needle.ops.row_sparse import elements
+from needle.ops.index.row_sparse import elements
 from needle.train.callbacks import Callback, Out
 from needle.train.folder import DAMAGE, content
 
@@ -110,7 +110,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def fingerprint(x: Any, whole: bool = False) -> int:
     """Return a CRC-32 of a tensor's bytes: of all, or of pieces of a large one."""
-    array = x if isinstance(x, NDArray) else executor.value_of(x)
+    array = x if isinstance(x, NDArray) else executor.primal_array(x)
     values = np.ascontiguousarray(array.numpy())
     data = values.reshape(-1).view(np.uint8).data
     if whole or len(data) <= PIECE * PIECES:

@@ -9,8 +9,8 @@ from typing import Any
 from needle import nn, optim
 from needle.compile import compile
 from needle.errors import ArgumentError, DataError, NonFiniteError, OptionError, describe
-from needle.ops.checked import Finite
-from needle.ops.row_sparse import each
+from needle.ops.core.checked import Finite
+from needle.ops.index.row_sparse import each
 from needle.tensors import Tensor
 
 _TRACES = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from needle import regions
+from needle.checkpoint import checkpoint as checkpointed
 from needle.errors import OptionError
 
 __all__ = ["checkpoint"]
@@ -33,4 +33,4 @@ def checkpoint(
     """
     if not preserve_rng_state:
         raise OptionError("checkpoint: preserve_rng_state=False is not available")
-    return regions.checkpoint(function)(*args, **kwargs)
+    return checkpointed(function)(*args, **kwargs)

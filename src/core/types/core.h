@@ -1,4 +1,4 @@
-// The native base types: Spec, Array, Op, Node, Tensor. python/needle/definition.py is their
+// The native base types: Spec, Array, Op, Node, Tensor. python/needle/reference.py is their
 // definition in Python and explains the rules; here are the same rules with less overhead.
 //
 // Everything below runs under the GIL. A function returning PyObject* returns a new reference or

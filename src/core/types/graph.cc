@@ -1,4 +1,4 @@
-// Node and Tensor: the graph, and the lifetime of its values. definition.py has the rules.
+// Node and Tensor: the graph, and the lifetime of its values. reference.py has the rules.
 #include "types/core.h"
 #include "types/graph.h"
 #include <structmember.h>

@@ -26,7 +26,7 @@ def exact(x):
 def apply(op, *inputs):
     """Return the results of an op as tensors, in a list."""
     result = executor.apply(op, *inputs)
-    return list(result.tuple()) if isinstance(executor.value_of(result), tuple) else [result]
+    return list(result.tuple()) if isinstance(executor.primal_array(result), tuple) else [result]
 
 
 def check(actual, expected, length=1, scale=1.0):

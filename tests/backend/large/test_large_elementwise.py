@@ -14,7 +14,8 @@ import needle as ndl
 from needle import core, executor, ops
 from needle.backend import ndarray
 from needle.devices import as_device
-from needle.ops.activation import GELUGrad, GELUTanhGrad, SiLUGrad
+from needle.ops.elementwise.activation import GELUGrad, GELUTanhGrad, SiLUGrad
+from needle.ops.image import interpolation
 from needle.testing.checks import cases
 from needle.testing.tolerance import assert_close
 
@@ -155,7 +156,7 @@ def test_transposed_operands_of_large_results(isa, dtype, shape, offset):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_large_images_are_enlarged(isa, dtype, mode, inner):
     """By two threads, past the caches where pixels are whole vectors; each axis after the other."""
-    how = ops.interpolation.NEAREST if mode == "nearest" else ops.interpolation.CENTRES
+    how = interpolation.NEAREST if mode == "nearest" else interpolation.CENTRES
     x = tensor(rows(2 * 19 * 17, inner).reshape(2, 19, 17, inner), dtype)
     one = ops.Interpolate.of(1, (38,), (2.0,), how), ops.Interpolate.of(2, (51,), (3.0,), how)
     both = ops.Interpolate.of(1, (38, 51), (2.0, 3.0), how)
@@ -232,7 +233,7 @@ def test_rows_columns_and_numbers(count_as_zen, zen, dtype, shapes, offset):
 def test_programs(isa, dtype, shape):
     device = as_device("cpu")
     a, b = (tensor(rows(1, int(np.prod(shape)), i).reshape(shape), dtype, i) for i in range(2))
-    arrays = [executor.value_of(x) for x in (a, b)]
+    arrays = [executor.primal_array(x) for x in (a, b)]
     outs = [ndarray.empty(shape, a.dtype, device) for _ in range(2)]
     program = [("multiply", (0, 1)), ("maximum", (2, 0)), ("negative", (3,))]
     device.backend.run_fused(program, outs, arrays)

@@ -11,7 +11,7 @@ from large_arrays import FLOATS, apply, check, exact, rows, softmax, tensor
 from looped import looped
 
 from needle import core, ops
-from needle.ops.softmax import Softmax
+from needle.ops.reduction.softmax import Softmax
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 

@@ -9,9 +9,9 @@ from large_arrays import FLOATS, apply, check, exact, rows, softmax, tensor
 from looped import looped
 
 from needle.errors import IndexRangeError
-from needle.ops.loss import NOTHING, CrossEntropy, CrossEntropyGrad
-from needle.ops.norm import LayerNorm, LayerNormGrad, RMSNorm, RMSNormGrad
-from needle.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
+from needle.ops.loss.losses import NOTHING, CrossEntropy, CrossEntropyGrad
+from needle.ops.norm.norms import LayerNorm, LayerNormGrad, RMSNorm, RMSNormGrad
+from needle.ops.reduction.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 

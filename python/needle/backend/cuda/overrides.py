@@ -16,8 +16,8 @@ from needle.backend.cuda import reductions
 from needle.backend.cuda.backend import address, aligned, blocks_for, dense
 from needle.backend.cuda.geometry import geometry, power_of_two
 from needle.backend.cuda.table import CPP
+from needle.backend.index_errors import bad_label
 from needle.backend.ndarray import NDArray, empty, empty_of
-from needle.backend.range_errors import bad_label
 from needle.dtype import DType
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from needle import ops
 from needle.nn.loss import classes_last
-from needle.ops.indexing import beside
+from needle.ops.index.indexing import beside
 from needle.tensors import Tensor
 
 

@@ -1,0 +1,1 @@
+"""The ground of all ops: their base class, operands, attributes, docstrings, samples."""

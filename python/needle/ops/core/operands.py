@@ -1,0 +1,355 @@
+"""Converts the operands that users give, numbers and NumPy arrays, to tensors of one dtype."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from needle import config, core, devices, dtype, executor, forward, graph, tree
+from needle.backend import memory
+from needle.backend.ndarray import NDArray, array, full
+from needle.dtype import DType
+from needle.errors import ArgumentError, DtypeError, GradientError, ShapeError, called, explain
+from needle.ops.core.attributes import either
+
+
+def default_float() -> DType:
+    """Return float32, or float64 with ``NEEDLE_BACKEND=np``, as in NumPy."""
+    return dtype.float64 if config.current().backend == "np" else dtype.float32
+
+
+def has_gradients(kind: DType) -> bool:
+    """Return whether tensors of a dtype can require gradients: floating ones.
+
+    With ``NEEDLE_BACKEND=np`` all, as in the course.
+    """
+    return kind.kind == "f" or config.current().backend == "np"
+
+
+def plain_number(x: Any) -> Any:
+    """Return a NumPy number, or an array or a tensor of one element, as a Python number.
+
+    Anything else is returned as it is.
+    """
+    return x.item() if getattr(x, "size", None) == 1 and hasattr(x, "item") else x
+
+
+def check_single(x: Any) -> None:
+    """Refuse an array or a tensor of several elements where a number is needed.
+
+    Raises:
+        ShapeError: if x is one.
+    """
+    size = getattr(x, "size", 1)
+    if isinstance(size, int) and size != 1:
+        raise explain(
+            ShapeError, called(), f"expected one number, got {size} elements", [("value", x)],
+            "a number, or an array or a tensor of one element",
+        )  # fmt: skip
+
+
+_constants: dict[tuple[Any, ...], Any] = {}
+
+
+def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
+    """Return a cached 0-d tensor, unless it was given other data: graphs show it to users."""
+    key = (type(value), value, math.copysign(1.0, value), kind, where)
+    found, array = _constants.get(key, (None, None))
+    if found is None or found.array is not array or found.requires_grad:
+        if len(_constants) > 1000:
+            _constants.clear()
+        with executor.modes(recording=False, lazy=False), memory.real():
+            array = full((), value, kind, where)
+            found = graph.wrap(array)
+        _constants[key] = found, array  # held twice: no write is in place
+    return found
+
+
+def is_constant(tensor: Any) -> bool:
+    """Return whether a tensor is one of the cached numbers."""
+    return any(found is tensor for found, _ in _constants.values())
+
+
+if core.native is not None:
+    core.native.set_constants(constant)
+
+
+# ---- nested lists ----------------------------------------------------------------
+
+
+class TensorListed(Exception):
+    """NumPy found a tensor in the lists that it reads for ``read``."""
+
+
+class _Reading(threading.local):
+    on = False
+
+
+reading = _Reading()
+"""Whether ``read`` runs on this thread: a tensor whose values NumPy asks for then raises."""
+
+
+def read(make: Callable[..., Any], values: Any, *args: Any) -> Any:
+    """Return ``make(values, *args)``, where NumPy reads the values; None for a list with tensors.
+
+    NumPy asks each tensor it finds for its values. Looking for tensors first would take longer
+    than NumPy takes to read the numbers.
+    """
+    if not isinstance(values, (list, tuple)):
+        return make(values, *args)
+    reading.on = True
+    try:
+        return make(values, *args)
+    except TensorListed:
+        return None
+    finally:
+        reading.on = False
+
+
+def as_array(values: Any) -> np.ndarray[Any, Any]:
+    """Return (nested) lists of numbers, arrays and tensors as a NumPy array.
+
+    Raises:
+        ShapeError: if they differ in shape.
+    """
+    if not isinstance(values, (list, tuple)):
+        return np.asarray(values)
+    parts = [as_array(part) for part in values]
+    if len({part.shape for part in parts}) > 1:
+        shapes = ", ".join(dict.fromkeys(str(part.shape) for part in parts))
+        raise ShapeError(f"array: a list holds values of shapes {shapes}\n  rule: equal shapes")
+    return np.stack(parts) if parts else np.asarray(values)
+
+
+def check_constant(name: str, values: Any) -> None:
+    """Refuse lists with tensors that derivatives flow through: in a new leaf the flow would end.
+
+    Leaves count as data, also those that require gradients, as new tensors do by default.
+
+    Raises:
+        GradientError: for the first result of a graph.
+    """
+    for x in tree.flat(values):
+        if forward.varies(x, leaves=False):
+            raise explain(
+                GradientError, name, "the list holds a result of a graph; the new tensor would be "
+                "a constant, through which no gradient flows", [("element", x)],
+                "a new tensor is a leaf, made of values alone",
+                "ops.stack([...]), which gradients flow through; for a constant .detach(), or "
+                "requires_grad=False",
+            )  # fmt: skip
+
+
+# ---- operands ----------------------------------------------------------------------
+
+
+def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs with NumPy integers and bools as Python's, if there are floating tensors.
+
+    So ``x / np.prod(shape)`` gives the same dtype as ``x / math.prod(shape)``.
+    """
+    if not any(isinstance(x, (np.integer, np.bool_)) for x in inputs):
+        return inputs
+    if not any(isinstance(x, graph.TensorBase) and x.spec.dtype.kind == "f" for x in inputs):
+        return inputs
+    return tuple(x.item() if isinstance(x, (np.integer, np.bool_)) else x for x in inputs)
+
+
+def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+    """Return inputs with Python numbers and NumPy arrays converted to tensors.
+
+    Raises:
+        ArgumentError: for anything else, or if none of them is a tensor.
+    """
+    for x in inputs:
+        if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
+            return tuple(_as_tensor(y, inputs, name) for y in inputs)
+    return inputs
+
+
+def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
+    if isinstance(x, graph.TensorBase):
+        if type(x.spec) is tuple:
+            raise explain(
+                ArgumentError, name, f"expected a tensor, got {kind_of(x)} of {len(x.spec)}",
+                advice="one of them, x[0], or ops.stack(x)",
+            )  # fmt: skip
+        return x
+    if isinstance(x, NDArray):
+        return graph.wrap(x)
+    like = next((y for y in inputs if isinstance(y, graph.TensorBase)), None)
+    if like is None:
+        given = ", ".join(map(kind_of, inputs))
+        raise explain(
+            ArgumentError, name, f"expected a tensor, got {given}", advice=_advice(inputs)
+        )
+    spec = executor.spec_of(like)
+    if isinstance(x, (bool, int, float)):
+        weak = dtype.scalar_dtype(x, spec.dtype)
+        return _constant_beside(x, weak, spec.device)
+    if isinstance(x, (np.ndarray, np.generic)):
+        own = spec.dtype if spec.dtype is dtype.float64 and x.dtype == np.float64 else None
+        return graph.wrap(array(x, own, spec.device))  # float64 is kept beside float64 only
+    raise explain(
+        ArgumentError, name, f"expected a tensor or a number, got {kind_of(x)}",
+        advice=_advice((x,)),
+    )  # fmt: skip
+
+
+def kind_of(x: Any) -> str:
+    """Return the name of x's type, with its library where that is not Needle or Python."""
+    library = type(x).__module__.partition(".")[0]
+    name = type(x).__name__
+    return name if library in ("builtins", "needle", "__main__") else f"{library}.{name}"
+
+
+def _advice(inputs: tuple[Any, ...]) -> str:
+    """Return the advice for arrays, lists or numbers in the place of tensors."""
+    from needle.ops.index.row_sparse import RowSparse
+
+    if any(isinstance(x, RowSparse) for x in inputs):
+        return ".dense() of the gradient by rows, which returns a tensor"
+    known = (bool, int, float, list, tuple)
+    fit = all(isinstance(x, known) or hasattr(x, "__array__") for x in inputs)
+    return "needle.Tensor(...) makes a tensor of it" if fit and inputs else ""
+
+
+def _constant_beside(x: float, kind: DType, where: Any) -> Any:
+    if kind.kind in "iu" and not dtype.fits(x, kind):
+        raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
+    if type(x) is int and kind.kind == "f" and abs(x) >= 2**1024:
+        raise DtypeError(f"an integer of {x.bit_length()} bits does not fit into {kind}")
+    return constant(x, kind, where)
+
+
+def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Any, ...]:
+    """Return the inputs as tensors of one dtype, a floating one if asked for.
+
+    Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
+    kind (a float with integers gives the default float, an integer with bools int64). NumPy
+    integers and bools are also weak with floating tensors.
+
+    Raises:
+        ArgumentError: if none of them is a tensor, or one is neither a tensor nor a number.
+        DtypeError: if the dtypes of the tensors do not mix.
+    """
+    inputs = _plain(inputs)
+    tensors = [_as_tensor(x, inputs, name) for x in inputs if not isinstance(x, (bool, int, float))]
+    if not tensors:
+        raise explain(
+            ArgumentError, name, "expected a tensor, got numbers only", advice=_advice(inputs)
+        )
+    kinds = [x.spec.dtype for x in tensors]
+    common = kinds[0]
+    for kind in kinds:
+        if kind is not common:
+            common = _promote(common, kind, name, tensors)
+    numbers = len(inputs) - len(tensors)
+    if numbers:
+        for x in inputs:
+            if isinstance(x, (bool, int, float)):
+                weak = dtype.scalar_dtype(x, common)
+                common = default_float() if weak.kind == "f" != common.kind else weak
+    if floating and common.kind != "f":
+        common = default_float()
+    if not numbers and all(kind is common for kind in kinds):
+        return tuple(tensors)
+    where = executor.spec_of(tensors[0]).device
+    rest = iter(tensors)
+    return tuple(
+        _constant_beside(x, common, where) if isinstance(x, (bool, int, float))
+        else cast(next(rest), common)
+        for x in inputs
+    )  # fmt: skip
+
+
+def _breadth(kind: DType) -> int:
+    return {"b": 0, "f": 2}.get(kind.kind, 1)
+
+
+def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
+    both = dtype.promote(a, b)
+    if both is None and config.current().backend == "np":  # the course: as NumPy mixes them
+        both = dtype.as_dtype(np.promote_types(a.numpy, b.numpy))
+    if both is None:
+        wide = max(a, b, key=_breadth)
+        named = list(zip("xyz", tensors, strict=False))
+        narrow = [x for x, t in named if _breadth(t.spec.dtype) < _breadth(wide)]
+        raise explain(
+            DtypeError, name, f"dtypes {a} and {b} do not mix", named,
+            "integers mix with integers, floats with floats (array API standard)",
+            f'cast one, for example {narrow[0] if narrow else "x"}.astype("{wide}")',
+        )  # fmt: skip
+    return both
+
+
+def declined(other: Any, reflected: str) -> Any:
+    """Return NotImplemented for an operand whose class may implement the operator itself.
+
+    So ``tensor + other`` calls ``other.__radd__``, as for any class. Lists and strings have such
+    methods too, to repeat or to format: for them and all others the error that is being handled is
+    raised again. (Passed as an argument it would keep itself and the tensors alive.)
+    """
+    kind = type(other)
+    method = getattr(kind, reflected, None)
+    inherited = getattr(object, reflected, None)  # comparisons that always return NotImplemented
+    if kind.__module__ in ("builtins", "numpy") or method is None or method is inherited:
+        raise  # noqa: PLE0704  (called where it is handled)
+    return NotImplemented
+
+
+def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
+    """Return the device and the dtype given to ``to``: one as target, or both by name.
+
+    None stays None; if both are None the device is the default one.
+
+    Raises:
+        OptionError: if one is given twice.
+    """
+    if isinstance(target, (DType, type)) or str(target) in dtype.ALL:
+        kind = either(target, kind, ("target", "dtype"))
+    else:
+        where = either(target, where, ("target", "device"))
+    if where is not None or kind is None:
+        where = devices.as_device(where)
+    return where, None if kind is None else dtype.as_dtype(kind)
+
+
+def cast(x: Any, kind: DType) -> Any:
+    """Return a tensor in another dtype; itself if it has it."""
+    if executor.spec_of(x).dtype is kind:
+        return x
+    from needle.ops.shape.movement import Cast
+
+    return executor.apply(Cast.of(kind), x)
+
+
+def widened(x: Any) -> Any:
+    """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
+    return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
+
+
+def in_dtype(
+    function: Callable[..., Any], kind: Any, x: Any, *args: Any, floating: bool = False
+) -> Any:
+    """Return ``function(x, *args)`` with x cast to a dtype first, as the argument ``dtype`` asks.
+
+    Args:
+        function: a function of a tensor.
+        kind: the dtype, or its name.
+        x: a tensor.
+        args: the function's other arguments.
+        floating: whether its results are floating.
+
+    Raises:
+        DtypeError: if they are but the dtype is not.
+    """
+    target = dtype.as_dtype(kind)
+    if floating and target.kind != "f":
+        name, problem = function.__name__, f"dtype is {target}"
+        raise explain(DtypeError, name, problem, [("x", x)], "the result is floating")
+    return cast(function(cast(x, target), *args), target)

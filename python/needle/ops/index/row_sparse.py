@@ -1,0 +1,139 @@
+"""Gradients by rows: the gradient of a table, stored for the rows that were looked up only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from needle import executor, graph
+from needle.backend import kernels
+from needle.backend.array import make_spec
+from needle.errors import ArgumentError, explain
+from needle.ops.index.indexing import TakeGrad
+from needle.ops.shape.creation import zeros_like
+from needle.ops.shape.movement import concat
+
+__all__ = ["RowSparse"]
+
+
+class RowSparse:
+    """Hold the gradient of a table that is zero except in a few rows.
+
+    ``backward`` stores one in ``.grad`` of a leaf that ``embedding(..., sparse=True)`` read. SGD,
+    Adam, AdamW, Adagrad and clipping take it directly. The sum of two is a ``RowSparse``, the sum
+    with a tensor is a tensor. For any other use call ``dense()`` first.
+
+    Attributes:
+        rows: int64 [n], row numbers; the values of equal rows add up.
+        values: [n, ...], the gradients of these rows.
+        height: number of rows of the table.
+        is_merged: whether all row numbers differ.
+    """
+
+    __slots__ = ("height", "is_merged", "rows", "values")
+
+    rows: Any
+    values: Any
+    height: int
+    is_merged: bool
+
+    def __init__(self, rows: Any, values: Any, height: int, is_merged: bool = False) -> None:
+        self.rows, self.values, self.height, self.is_merged = rows, values, height, is_merged
+
+    @property
+    def spec(self) -> Any:
+        """Dtype, device and shape of the table."""
+        part = self.values.spec
+        return make_spec(part.dtype, part.device, (self.height, *part.shape[1:]))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the table."""
+        return (self.height, *self.values.shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        """Dtype of the table."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> Any:
+        """Device of the table."""
+        return self.values.device
+
+    def dense(self) -> Any:
+        """Return the gradient as a tensor of the table's shape."""
+        return executor.apply(TakeGrad.of(0, self.shape), self.rows, self.values)
+
+    def numpy(self) -> Any:
+        """Return the gradient as an array of the table's shape."""
+        return self.dense().numpy()
+
+    def detach(self) -> RowSparse:
+        """Return this gradient itself: it is part of no graph."""
+        return self
+
+    def merge(self) -> RowSparse:
+        """Add up the values of equal rows, in their order, and return this gradient.
+
+        The rows are in ascending order afterwards. The bits of ``dense()`` do not change.
+        """
+        if not self.is_merged:
+            rows, _, places, _ = kernels.unique(executor.primal_array(self.rows))
+            op = TakeGrad(0, (rows.size, *self.shape[1:]))
+            self.values = executor.apply(op, graph.wrap(places), self.values)
+            self.rows, self.is_merged = graph.wrap(rows), True
+        return self
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, RowSparse):
+            return self.dense() + other
+        rows, values = ([a, b] for a, b in ((self.rows, other.rows), (self.values, other.values)))
+        return RowSparse(concat(rows), concat(values), self.height)
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.dense()
+
+    def __repr__(self) -> str:
+        return f"RowSparse(rows={self.rows!r}, values={self.values!r}, shape={self.shape})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        text = (
+            f"a gradient by rows has no attribute {name!r}\n  try: .dense(), which returns a tensor"
+        )
+        raise AttributeError(text, name=name, obj=self)
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise explain(
+            ArgumentError, "RowSparse", "expected a tensor, got a gradient by rows",
+            [("gradient", self)], "", ".dense(), which returns a tensor",
+        )  # fmt: skip
+
+    __mul__ = __rmul__ = __sub__ = __rsub__ = __truediv__ = __rtruediv__ = __pow__ = _refuse
+    __matmul__ = __rmatmul__ = __neg__ = __abs__ = __getitem__ = __array__ = _refuse
+    __float__ = __len__ = _refuse
+
+
+def parts(grad: Any) -> tuple[Any, ...]:
+    """Return the tensors that hold a gradient; an empty tuple for None."""
+    if grad is None:
+        return ()
+    return (grad.rows, grad.values) if isinstance(grad, RowSparse) else (grad,)
+
+
+def elements(grad: Any) -> Any:
+    """Return a gradient's elements as a tensor: all of them, or those of the merged rows."""
+    return grad.merge().values if isinstance(grad, RowSparse) else grad
+
+
+def each(function: Callable[[Any], Any], grad: Any) -> Any:
+    """Apply an elementwise function that maps 0 to 0 to a gradient, and return the result."""
+    new = function(elements(grad))
+    return RowSparse(grad.rows, new, grad.height, True) if isinstance(grad, RowSparse) else new
+
+
+def cleared(grad: Any) -> Any:
+    """Return a gradient of zeros of the same kind: by rows, one without rows."""
+    if not isinstance(grad, RowSparse):
+        return zeros_like(grad)
+    return RowSparse(grad.rows[:0], grad.values[:0], grad.height, True)

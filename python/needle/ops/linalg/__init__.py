@@ -1,0 +1,1 @@
+"""Products, equations and factorizations of matrices."""

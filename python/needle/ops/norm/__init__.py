@@ -1,0 +1,1 @@
+"""Normalisation by layers, batches and groups."""

@@ -1,0 +1,1 @@
+"""New tensors, and ops that move elements: shapes, axes, padding, joining and splitting."""
