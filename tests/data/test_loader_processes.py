@@ -190,7 +190,7 @@ class Holder:
     [
         (Holder(lambda x: x), r"dataset.transforms\[1\] cannot be pickled: .*<lambda>"),
         (Holder({"a": threading.Lock()}), r"dataset.transforms\[1\]\['a'\] .*_thread.lock"),
-        (Holder(Holder(sys.stderr.buffer)), r"dataset.transforms\[1\].transforms\[1\] .*'_io"),
+        (Holder(Holder(sys.__stderr__.buffer)), r"dataset.transforms\[1\].transforms\[1\] .*'_io"),
         (Holder(x for x in ()), r"transforms\[1\] cannot be pickled: .*generator"),
         (Holder(queue.SimpleQueue()), r"transforms\[1\] .*SimpleQueue"),
     ],
