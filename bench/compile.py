@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import memory
 import numpy as np
 import resnet
 import sequence
@@ -33,10 +34,10 @@ SIZES = {"64 Ki": (2**16, 0.7), "1 Mi": (2**20, 1.0), "16 Mi": (2**24, 0.5)}
 """Elements of the chain of functions, and the target."""
 
 
-def compiled(case: Case, target: float) -> Case:
+def compiled(case: Case, target: float, group: str = "steps") -> Case:
     """Return the row whose computation of Needle is compiled."""
     return replace(
-        case, needle=ndl.compile(case.needle), target=target, group="compile", goals="compile"
+        case, needle=ndl.compile(case.needle), target=target, group=group, goals="compile"
     )
 
 
@@ -50,7 +51,7 @@ def mlp(options: Options) -> Case:
     step, peer = ndl.compile(both.needle), {} if jax is None else {"JAX jit": jax_mlp(both)}
     return Case(
         "MLP-ResNet step, batch 100, Adam", lambda: training.nothing(step()),
-        lambda: training.nothing(both.torch()), target=0.35, group="compile", goals="compile",
+        lambda: training.nothing(both.torch()), target=0.35, group="steps", goals="compile",
         others=peer,
     )  # fmt: skip
 
@@ -144,7 +145,7 @@ def small() -> Case:
         others["JAX jit"] = lambda: jitted(jx, jy)[1][0].block_until_ready()
     return Case(
         "(x*y+x).sum(), forward and backward, 16 elements", lambda: run(x, y)[1][0], peer,
-        target=0.5, group="compile", goals="compile", torch_threads=1, others=others,
+        target=0.5, group="calls", goals="compile", torch_threads=1, others=others,
     )  # fmt: skip
 
 
@@ -167,7 +168,7 @@ def chain(name: str, size: int, target: float) -> Case:
     return Case(
         f"tanh(x*0.5+y)*z, {name}", lambda: run(x, y, z), lambda: peer(tx, ty, tz),
         lambda compiler: partial(compiler(peer), tx, ty, tz),
-        target=target, group="compile", goals="compile", others=others,
+        target=target, group="chains", goals="compile", others=others,
     )  # fmt: skip
 
 
@@ -179,9 +180,18 @@ def cases(options: Options) -> Iterator[Case]:
     for name, (size, target) in SIZES.items():
         yield chain(name, 2**10 if options.quick else size, target)
     if not options.quick:
-        yield compiled(resnet.inference(1), 0.5)
-        yield compiled(resnet.inference(128), 0.7)
+        yield compiled(resnet.inference(1), 0.5, "inference")
+        yield compiled(resnet.inference(128), 0.7, "inference")
+    yield compiled(sequence.transformer_inference(options.quick), 0.7, "inference")
+
+
+def held(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield the rows of memory: of a step above parameters and state, beside an eager one."""
+    for name in ("mlp",) if options.quick else memory.STEPS:
+        row = memory.above(name, options.quick)
+        if options.only in row["name"]:
+            yield row
 
 
 if __name__ == "__main__":
-    main("compile", cases, seconds=4.0)
+    main("compile", cases, seconds=3.0, more=held)

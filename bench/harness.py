@@ -221,6 +221,7 @@ def main(
     seconds: float = 1.0,
     mallocs: Sequence[str] = ("stock", "tuned"),
     goals: Iterable[Goal] = (),
+    more: Callable[[Options], Iterable[dict[str, Any]]] | None = None,
 ) -> None:
     """Run a subject as its command line says, print its rows, and save its results.
 
@@ -230,6 +231,7 @@ def main(
         seconds: time for each row in each process.
         mallocs: settings of the allocator that matter for it.
         goals: targets over groups of rows.
+        more: makes rows that are no times, in processes of their own.
     """
     args = parser(subject).parse_args()
     options = Options(args.quick, args.compile, args.seconds, args.only)
@@ -248,6 +250,7 @@ def main(
         pairs = zip(mallocs, runs, strict=True)
         rows = merged([measured_again(args, malloc, run["rows"], near) for malloc, run in pairs])
     rows += [summary(goal, rows) for goal in goals if any(r["group"] in goal.groups for r in rows)]
+    rows += [] if more is None else more(options)
     save(subject, rows, args, limits=runs[0]["limits"], versions=runs[0]["versions"])
 
 

@@ -50,6 +50,20 @@ NAMED = {
         "inference, the course's ResNet-9, batch 1",
         "inference, the course's ResNet-9, batch 128",
     ),
+    "compile": (
+        "MLP-ResNet step, batch 100, Adam",
+        "training step, DAWNBench ResNet-9, SGD Nesterov, batch 64",
+        "training step, the course's ResNet-9, Adam, batch 128",
+        "training step, LSTM language model, Adam",
+        "training step, Transformer language model, AdamW",
+        "training step, apps/gpt.py, one document",
+        "(x*y+x).sum(), forward and backward, 16 elements",
+        "inference, the course's ResNet-9, batch 1",
+        "inference, the course's ResNet-9, batch 128",
+        "inference, Transformer, batch 1, 256 tokens",
+        "memory of a step: MLP-ResNet, batch 100, Adam",
+        "memory of a step: the course's ResNet-9, batch 128, Adam",
+    ),
 }  # fmt: skip
 """Rows that README.md and docs/performance.md quote: the summary keeps their figures."""
 
@@ -120,7 +134,8 @@ def entry(results: dict[str, Any]) -> dict[str, Any]:
 def peer(names: set[str]) -> str:
     """Return whom Needle was compared with; the best of several ways to run PyTorch counts."""
     ways = [way for way in ("eager", "torch.compile") if any(n.startswith(way) for n in names)]
-    return "PyTorch, " + " and ".join(ways) if ways else ", ".join(sorted(names))
+    jax = " and JAX jit" if any(n.endswith("JAX jit") for n in names) else ""
+    return "PyTorch, " + " and ".join(ways) + jax if ways else ", ".join(sorted(names))
 
 
 def mean(rows: list[dict[str, Any]]) -> float:

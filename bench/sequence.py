@@ -207,6 +207,29 @@ def transformer_step(quick: bool) -> Case:
     )  # fmt: skip
 
 
+def transformer_inference(quick: bool) -> Case:
+    """Return the row of the Transformer's logits for one text."""
+    model, twin, (vocabulary, context, _) = small_gpt(quick)
+    ids = np.random.default_rng(0).integers(0, vocabulary, (1, context))
+    x, tx = ndl.Tensor(ids, requires_grad=False), torch.from_numpy(ids)
+    model.eval()
+    twin.eval()
+
+    def needle() -> Any:
+        with ndl.no_grad():
+            return model(x)
+
+    def peer(function: Any = twin) -> Any:
+        with torch.inference_mode():
+            return function(tx)
+
+    return Case(
+        f"inference, Transformer, batch 1, {context} tokens", needle, peer,
+        lambda compiler: partial(peer, compiler(twin)), target=1.0, group="inference",
+        goals="sequence",
+    )  # fmt: skip
+
+
 def generation(quick: bool) -> Case:
     """Return the row of generating tokens one by one."""
     model, twin, (vocabulary, context, _) = small_gpt(quick)

@@ -28,10 +28,13 @@ class TorchGPT(nn.Module):
             x = block(x, caches and caches[i], start)
         return self.norm(x)
 
+    def forward(self, ids: Any) -> Any:
+        """Return the logits."""
+        return F.linear(self.hidden(ids), self.embedding.weight)
+
     def loss(self, ids: Any, labels: Any) -> Any:
         """Return the mean cross entropy."""
-        logits = F.linear(self.hidden(ids), self.embedding.weight)
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return F.cross_entropy(self(ids).flatten(0, 1), labels.flatten())
 
     def generate(self, prompt: Any, count: int) -> list[int]:
         """Return the likeliest continuation, with a cache of keys and values."""
