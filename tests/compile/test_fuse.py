@@ -172,12 +172,27 @@ def test_random_graphs(seed):
     checked(function, *given, stores=[(0, 0)] if rng.random() < 0.5 else [])
 
 
-def test_short_arrays_and_half_precision_are_left_alone():
+def test_short_arrays_are_left_alone():
     x = values(10, 10)
     made = listing(lambda x: [ops.tanh(x * 0.5) * x], x)
     assert fuse(made) is made
-    half = listing(lambda x: [ops.tanh(x * 0.5) * x], values(*SHAPE).astype("float16"))
-    assert fuse(half) is half
+
+
+@looped("kind", ["float16", "bfloat16", "float64", "int32", "bool"])
+def test_casts_and_other_dtypes(kind):
+    x = values(8, 130, 257).astype(kind)
+    row = values(257)
+
+    def function(x, row):
+        wide = x.astype("float32")
+        y = ops.where(wide > 0.25, wide * 0.1, 1.5) - wide
+        return [y.astype(kind), ops.astype(y.astype("float64").astype("float32") * row, "bfloat16")]
+
+    fused = checked(function, x, row)
+    assert kinds(fused) == ["Fused", "TupleGetItem", "TupleGetItem"]
+    if kind not in ("bool", "bfloat16"):
+        assert kinds(checked(lambda x: [ops.maximum(x * x, -x) + 1], x)) == ["Fused"]
+    checked(function, x.permute((2, 0, 1)), values(130))
 
 
 def test_long_chains_are_cut():

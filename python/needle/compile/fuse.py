@@ -14,18 +14,21 @@ from math import isnan, prod
 from typing import Any
 
 from needle import core, devices, executor
-from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.fused import register_dtypes, registers_of
 from needle.backend.ndarray import kept_order
 from needle.compile.listing import Listing
 from needle.compile.passes import Rewriting, alive
+from needle.dtype import bfloat16, float16
+from needle.errors import ArgumentError, DtypeError
 from needle.ops.core.base import Elementwise, Op
+from needle.ops.shape.movement import Cast
 from needle.ops.shape.tuples import TupleGetItem
 
-SMALLEST = 1 << 16
-"""Elements from which on chains are fused; shorter ones were not faster."""
+SMALLEST, SMALLEST_HALVES = 1 << 16, 1 << 18
+"""Elements from which on chains are fused, and casts of half precision with them; shorter ones
+were not faster. Nor is arithmetic in bfloat16, whose results have to be rounded at each step."""
 MOST_STEPS, MOST_OPERANDS, MOST_NUMBERS = 24, 16, 12
 _MOST_TILES = 40
 """What a program needs at most in the interpreter: inputs, numbers and steps together."""
@@ -206,23 +209,28 @@ class Groups:
 
 
 def function_of(op: Any) -> str:
-    """Return the function of a step."""
-    return op.function
+    """Return the function of a step; empty for what is none."""
+    if type(op) is Cast:
+        return op.dtype.name
+    plain = isinstance(op, Elementwise) and type(op).compute is Elementwise.compute
+    return op.function if plain and kernels.function_code(op.function) >= 0 else ""
 
 
 def _can_fuse(node: Any) -> bool:
-    op, spec = node.op, node.spec
-    if not isinstance(op, Elementwise) or type(op).compute is not Elementwise.compute:
+    spec, function = node.spec, function_of(node.op)
+    if not function or spec.device.name != "cpu" or core.native is None:
         return False
-    if type(spec) is tuple or spec.size < SMALLEST or spec.device.name != "cpu":
+    given = tuple(x.spec.dtype for x in node.inputs)
+    if type(node.op) is Cast:
+        halves = any(kind in (bfloat16, float16) for kind in (*given, spec.dtype))
+        return spec.size >= (SMALLEST_HALVES if halves else SMALLEST)
+    if spec.size < SMALLEST or bfloat16 in given:
         return False
-    kinds = [x.spec.dtype for x in node.inputs]
-    if op.function == "where" and kinds[0] is dtypes.bool_:
-        kinds = kinds[1:]
-    same = all(kind is kinds[0] for kind in kinds)
-    same = same and kinds[0] in (dtypes.float32, dtypes.float64)
-    known = core.native is not None and kernels.function_code(op.function) >= 0
-    return known and same and spec.dtype in (kinds[0], dtypes.bool_)
+    try:
+        kinds = register_dtypes(((function, tuple(range(len(given)))),), given)
+    except (ArgumentError, DtypeError):
+        return False
+    return kinds[-1] is spec.dtype
 
 
 def number_of(array: Any) -> str | None:

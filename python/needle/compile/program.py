@@ -77,6 +77,7 @@ class PythonProgram:
                     values[node] = node.op.stepped(given, self._free(node, i, exclusive))
                 else:
                     values[node] = _computed(node, given)
+                del given
                 for below in self._dying[i]:
                     del values[below]
                 if after is not None:
