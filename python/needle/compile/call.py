@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from needle import core, graph, tracing
-from needle.compile import cells, frames, lower
+from needle.compile import cells, frames, lower, rules
 from needle.compile.build import Bound, Results
 from needle.compile.fuse import fuse
-from needle.compile.passes import run_passes
+from needle.compile.passes import rewritten, run_passes
 from needle.compile.places import Sources, Stores
 from needle.compile.program import PythonProgram
 from needle.compile.trace import Trace, advance, signature
@@ -42,7 +42,8 @@ class Call:
 
     Attributes:
         bound: the listing and its places outside.
-        traced: the listing as it was traced, before all passes.
+        traced: the listing as it was traced, but for ops that only stop gradients: they hold
+            tensors of the trace.
         arguments: how many of the sources are arguments.
         frame: the structure of the result.
         needs: for each result, whether gradients would flow to it.
@@ -65,7 +66,7 @@ class Call:
             (x.owner, x.owner.requires_grad) for x in bound.sources if type(x) is cells.Held
         ]
         self._changes = tracing.changes
-        self.traced = bound.listing
+        self.traced = rewritten(bound.listing, rules.stop)
         self.listing = run_passes(bound.listing, settings.check == "spec")
         self.bound = bound._replace(listing=self.listing)
         self._sources, self._stores = Sources(self.bound), Stores(self.bound)
