@@ -126,12 +126,6 @@ class Backend(CourseDevice):
         self.fill(out, value)
         return out
 
-    def ramp(self, out: NDArray, start: float, step: float) -> None:
-        """Set out[i] = start + i * step in C order, computed as NumPy does. out is dense."""
-        with np.errstate(all="ignore"):
-            values = start + step * np.arange(out.size)
-            self.upload(out, values.astype(out.dtype.numpy, copy=False).reshape(out.shape))
-
     def elementwise(self, function: str, out: NDArray, *inputs: NDArray) -> Any:
         """Apply a function of functions.def; inputs are broadcast to out's shape already.
 
@@ -200,10 +194,6 @@ class Backend(CourseDevice):
     def nonzero(self, x: NDArray) -> NDArray | None:
         """Return the positions of true elements of bools, int64 [axes, count]."""
         return None
-
-    def searchsorted(self, out: NDArray, edges: NDArray, values: NDArray, right: bool) -> bool:
-        """out = insertion positions of values into dense edges, before or after equal ones."""
-        return False
 
     def triangle(self, out: NDArray, x: NDArray, k: int, upper: bool) -> bool:
         """out = x where column - row <= k (upper: >= k), else zero."""

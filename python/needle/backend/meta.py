@@ -29,9 +29,6 @@ class MetaBackend(Backend):
     def fill(self, out: Any, value: float) -> None:
         pass
 
-    def ramp(self, out: Any, start: float, step: float) -> None:
-        pass
-
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
         pass
 

@@ -41,13 +41,6 @@ nb::object nonzero(nb::handle object) {
   return nb::steal(reinterpret_cast<PyObject*>(out));
 }
 
-void searchsorted(nb::handle out, nb::handle edges, nb::handle values, bool right) {
-  Plan plan;
-  check(kernels->plan_searchsorted(&plan, operand(native(edges)), operand(native(values)), right),
-        "searchsorted", native(values));
-  run(plan, {native(out), native(edges), native(values)});
-}
-
 void triangle(nb::handle out, nb::handle x, int64_t k, bool upper) {
   Plan plan;
   check(kernels->plan_triangle(&plan, operand(native(out)), operand(native(x)), k, upper),
@@ -62,7 +55,6 @@ void add_search_kernels(nb::module_& m) {
   m.def("linear_index", &linear_index);
   m.def("check_range", &check_range);
   m.def("nonzero", &nonzero);
-  m.def("searchsorted", &searchsorted);
   m.def("triangle", &triangle);
 }
 

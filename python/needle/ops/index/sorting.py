@@ -166,10 +166,6 @@ class SearchSorted(Op):
             raise ShapeError(f"searchsorted: expected edges with one axis, got shape {edges.shape}")
         kernels.same_device(self.name, edges, values)
         count, device = edges.size, edges.device
-        dense = [x if x.is_dense() else x.copy() for x in (edges, values)]
-        out = ndarray.empty(values.shape, dtypes.int64, device)
-        if device.backend.searchsorted(out, *dense, self.side == "right"):
-            return out
         low = ndarray.full((values.size,), 0, dtypes.int64, device)
         if count == 0:
             return low.reshape(values.shape)

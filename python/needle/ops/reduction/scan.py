@@ -103,71 +103,21 @@ class CumProd(Op):
         return kernels.scan("cumprod", x, self.axis)
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        return (executor.apply(CumProdGrad.of(self.axis), out.inputs[0], out_grad),)
+        return (cumprod_gradient(out.inputs[0], out_grad, self.axis),)
 
 
-def _grad_samples(reference: Any) -> Any:
-    """Return the samples of a gradient of products; ``reference`` gives it for one row."""
-
-    def along(x: Any, g: Any, axis: int) -> Any:
-        if not x.size:
-            return x
-        lines, grads = (np.moveaxis(v, axis, -1).reshape(-1, v.shape[axis]) for v in (x, g))
-        found = np.array([reference(*pair) for pair in zip(lines, grads, strict=True)])
-        moved = np.moveaxis(x, axis, -1).shape
-        return np.moveaxis(found.reshape(moved), -1, axis)
-
-    def samples() -> list[Sample]:
-        shapes: tuple[tuple[tuple[int, ...], int], ...] = (
-            ((5,), 0), ((2, 3), 0), ((2, 3), 1), ((2, 3, 4), 1), ((3, 1), 1), ((2, 0), 1),
-            ((0, 2), 1), ((20, 3), -1),
-        )  # fmt: skip
-        return [
-            *[
-                Sample(
-                    (uniform(shape), uniform(shape, seed=1)), (axis,),
-                    lambda x, g, axis=axis: along(x, g, axis),
-                )
-                for shape, axis in shapes
-            ],
-            Sample(
-                (np.array([2.0, 0.0, 3.0, 0.0, 1.0]), uniform((5,))), (0,),
-                lambda x, g: along(x, g, 0),
-            ),
-            Sample((uniform((2, 3)), uniform((2, 3))), (2,), raises=IndexRangeError),
-        ]  # fmt: skip
-
-    return samples
-
-
-def _running_grad(x: Any, g: Any) -> Any:
-    places = range(len(x))
-    return [
-        sum(g[i] * np.prod(x[: i + 1][np.arange(i + 1) != k]) for i in places if i >= k)
-        for k in places
-    ]
-
-
-class CumProdGrad(Composite):
-    """The gradient of cumprod with respect to x, given that with respect to its result.
+def cumprod_gradient(x: Any, g: Any, axis: int) -> Any:
+    """Return the gradient of cumprod with respect to x, given that with respect to its result.
 
         out[k] = (product before k) * s[k],  s[k] = g[k] + x[k + 1] * s[k + 1]
 
-    Shapes:   x, g [..., n, ...] -> the same
-    Dtypes:   floating; products in float64
-    Gradient: x, g; any order
-    Raises:   IndexRangeError if the axis is out of range
+    Products are in float64: of many numbers there, of few in float32, the parts leave the range
+    though not the result.
     """
-
-    axis: int
-    samples = _grad_samples(_running_grad)
-
-    def expand(self, x: Any, g: Any) -> Any:
-        # of many products there, of few in float32, the parts leave the range though not the result
-        wide, g = (cast(_last(each, self.axis), float64) for each in (x, g))
-        next_factor = concat([wide[..., 1:], _ones(wide)], -1)
-        sums = flip(_recurrence(flip(next_factor, -1), flip(g, -1)), -1)
-        return cast_like(_back(_before(wide) * sums, self.axis), x)
+    wide, g = (cast(_last(each, axis), float64) for each in (x, g))
+    next_factor = concat([wide[..., 1:], _ones(wide)], -1)
+    sums = flip(_recurrence(flip(next_factor, -1), flip(g, -1)), -1)
+    return cast_like(_back(_before(wide) * sums, axis), x)
 
 
 def _last(x: Any, axis: int) -> Any:
@@ -315,42 +265,33 @@ class Prod(Reduction):
     def gradient(self, out_grad: Any, out: Any) -> Any:
         x, g = out.inputs[0], self.spread(out_grad, out)
         if len(self.axes) == 1:
-            return (executor.apply(ProdGrad.of(self.axes[0]), x, g),)
+            return (prod_gradient(x, g, self.axes[0]),)
         shape = shape_of(x)
         kept = [i for i in range(len(shape)) if i not in self.axes]
         order = [*kept, *self.axes]
         turned = permute(x, order)
         rows = (*[shape[i] for i in kept], _size(shape, self.axes))
         grads = reshape(permute(g, order), rows)
-        found = executor.apply(ProdGrad.of(len(kept)), reshape(turned, rows), grads)
+        found = prod_gradient(reshape(turned, rows), grads, len(kept))
         inverse = sorted(range(len(order)), key=order.__getitem__)
         return (permute(reshape(found, shape_of(turned)), inverse),)
 
 
-class ProdGrad(Composite):
-    """The gradient of prod over an axis with respect to x, given that of its result for each x.
+def prod_gradient(x: Any, g: Any, axis: int) -> Any:
+    """Return the gradient of prod over an axis with respect to x, given that of each result.
 
         out[k] = (product before k) * (product behind k) * g[k]
 
-    Products are of numbers near 1, with their powers of two apart, so none overflows on the way.
-
-    Shapes:   x, g [..., n, ...] -> the same
-    Dtypes:   floating; products in float64
-    Gradient: x, g; any order
-    Raises:   IndexRangeError if the axis is out of range
+    Products are in float64, of numbers near 1, with their powers of two apart, so none overflows
+    on the way.
     """
-
-    axis: int
-    samples = _grad_samples(lambda x, g: [g[k] * np.prod(np.delete(x, k)) for k in range(len(x))])
-
-    def expand(self, x: Any, g: Any) -> Any:
-        rows = cast(_last(x, self.axis), float64)
-        powers = _powers_of_two(stop_gradient(rows))
-        rows = _times_power(rows, -powers)
-        others = _before(rows) * flip(_before(flip(rows, -1)), -1)
-        wide = others * cast(_last(g, self.axis), float64)
-        power = summation(powers, (len(shape_of(rows)) - 1,), keepdims=True) - powers
-        return cast_like(_back(_times_power(wide, power), self.axis), g)
+    rows = cast(_last(x, axis), float64)
+    powers = _powers_of_two(stop_gradient(rows))
+    rows = _times_power(rows, -powers)
+    others = _before(rows) * flip(_before(flip(rows, -1)), -1)
+    wide = others * cast(_last(g, axis), float64)
+    power = summation(powers, (len(shape_of(rows)) - 1,), keepdims=True) - powers
+    return cast_like(_back(_times_power(wide, power), axis), g)
 
 
 def _powers_of_two(x: Any) -> Any:
