@@ -5,6 +5,9 @@ Everything in it also exists in Python, so that Needle imports and works without
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping
 from types import ModuleType
 
 from needle import config
@@ -47,6 +50,17 @@ def _load() -> None:
     _core.set_products(config.current().products == "rows")
     _core.start_memory_limit(config.current().memory_limit)
     native = _core
+
+
+def numbers(kind: str) -> Mapping[str, int]:
+    """Return the native module's numbers by name, of functions, kinds of ops, modes, algorithms.
+
+    Without the module they are any numbers, each of one name.
+    """
+    if native is None:
+        return defaultdict(itertools.count(1).__next__)
+    found: dict[str, int] = native.numbers(kind)
+    return found
 
 
 def _do_without(reason: str, remedy: str) -> None:

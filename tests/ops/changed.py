@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,25 @@ class Recorder:
         return getattr(self.module, name)
 
 
+def _note(asked: set[str], function: Any, *args: Any) -> Any:
+    asked.add(function.__doc__.partition(":")[0])
+    return function(*args)
+
+
+@contextmanager
+def overrides_noted(asked: set[str]) -> Iterator[None]:
+    """Note the kernels of native overrides, which their first words say."""
+    known = backend._overrides
+    before = dict(known)
+    for key, function in before.items():
+        if inspect.isbuiltin(function):
+            known[key] = functools.partial(_note, asked, function)
+    try:
+        yield
+    finally:
+        known.update(before)
+
+
 @functools.cache
 def called(op: type[Op]) -> frozenset[str]:
     """Return the kernels that the samples of an op call, gradients included."""
@@ -190,7 +210,7 @@ def called(op: type[Op]) -> frozenset[str]:
     before = native.core
     native.core = recorder = Recorder(before)
     try:
-        with ndl.config(fast="off"):
+        with ndl.config(fast="off"), overrides_noted(recorder.asked):
             for case in cases(op):
                 out = case.make()(*case.inputs(case.dtypes[0], ndl.cpu()))
                 parts = out.tuple() if isinstance(out.spec, tuple) else (out,)

@@ -1,4 +1,4 @@
-"""Convolution, pooling, group norm, and batch norm with a rectifier on the native CPU, as a whole.
+"""Convolution, pooling and interpolation on the native CPU, as a whole.
 
 The kernels (src/cpu/conv, image/pool*.cc, norm/) compute in float32. For convolutions float16 and
 bfloat16 images are converted to it and back. The algorithm of a convolution depends only on the
@@ -17,10 +17,10 @@ from needle import config
 from needle import dtype as dtypes
 from needle.backend import onednn, override
 from needle.backend.axes import normalise_axis
-from needle.backend.ndarray import NDArray, array, empty, empty_of
+from needle.backend.ndarray import NDArray, array, empty
+from needle.core import numbers
 
-FORWARD, INPUT, WEIGHT = 0, 1, 2
-ALGORITHMS = {"": 0, "direct": 1, "winograd": 2}
+_DIRECTIONS, _ALGORITHMS = numbers("convolution"), numbers("algorithm")
 MOST_PLACES = 256
 """Largest number of elements of a window whose positions fit into uint8."""
 
@@ -56,7 +56,7 @@ def _convolve(
     else:
         core = out.device.backend.core
         taken = core.convolution(
-            direction, ALGORITHMS[chosen], out, a, b, bias, slope, *window
+            direction, _ALGORITHMS[chosen], out, a, b, bias, slope, *window
         )  # fmt: skip
     if not taken:
         return NotImplemented
@@ -68,7 +68,7 @@ def convolution(op: Any, x: NDArray, w: NDArray) -> Any:
     """Convolution of images."""
     kernel = w.shape[:-2]
     shape = (x.shape[0], *op.out_spatial(x.shape[1:-1], kernel), w.shape[-1])
-    return _convolve(op, FORWARD, shape, kernel, x, w)
+    return _convolve(op, _DIRECTIONS["forward"], shape, kernel, x, w)
 
 
 @override("cpu", "ConvolutionBias")
@@ -77,21 +77,21 @@ def convolution_bias(op: Any, x: NDArray, w: NDArray, bias: NDArray) -> Any:
     """Convolution of images with a bias, and optionally ReLU or LeakyReLU."""
     kernel = w.shape[:-2]
     shape = (x.shape[0], *op.out_spatial(x.shape[1:-1], kernel), w.shape[-1])
-    return _convolve(op, FORWARD, shape, kernel, x, w, bias)
+    return _convolve(op, _DIRECTIONS["forward"], shape, kernel, x, w, bias)
 
 
 @override("cpu", "ConvolutionInput")
 def convolution_input(op: Any, g: NDArray, w: NDArray) -> Any:
     """Its transpose with respect to the images."""
     shape = (g.shape[0], *op.spatial, w.shape[-2] * op.groups)
-    return _convolve(op, INPUT, shape, w.shape[:-2], g, w)
+    return _convolve(op, _DIRECTIONS["input"], shape, w.shape[:-2], g, w)
 
 
 @override("cpu", "ConvolutionWeight")
 def convolution_weight(op: Any, x: NDArray, g: NDArray) -> Any:
     """Its transpose with respect to the weights."""
     shape = (*op.kernel, x.shape[-1] // op.groups, g.shape[-1])
-    return _convolve(op, WEIGHT, shape, op.kernel, x, g)
+    return _convolve(op, _DIRECTIONS["weight"], shape, op.kernel, x, g)
 
 
 # ---- max pooling -------------------------------------------------------------------
@@ -137,6 +137,10 @@ def max_pool_take(op: Any, x: NDArray, index: NDArray) -> Any:
 
 
 # ---- averages ----------------------------------------------------------------------
+
+
+def _all_float32(*arrays: NDArray) -> bool:
+    return all(x.dtype is dtypes.float32 and x.size > 0 for x in arrays)
 
 
 def _average(op: Any, grad: bool, shape: Sizes, x: NDArray) -> Any:
@@ -217,89 +221,3 @@ def interpolate(op: Any, x: NDArray) -> Any:
 def interpolate_grad(op: Any, g: NDArray) -> Any:
     """Spread points over the elements that they were made of."""
     return _banded(op, g, op.elements, True)
-
-
-# ---- group norm --------------------------------------------------------------------
-
-
-def _positions(x: NDArray) -> NDArray:
-    n, c = x.shape[0], x.shape[-1]
-    return x.reshape((n, x.size // (n * c), c))
-
-
-@override("cpu", "GroupNorm")
-def group_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
-    """Group norm, its means and variances."""
-    if not _all_float32(x, weight, bias):
-        return NotImplemented
-    x, weight, bias = map(_dense, (x, weight, bias))
-    out = empty_of(x.spec)
-    mean, var = (empty((x.shape[0], op.groups), x.dtype, x.device) for _ in range(2))
-    x.device.backend.core.group_norm(
-        _positions(out), mean, var, _positions(x), weight, bias, op.groups, op.eps
-    )
-    return out, mean, var
-
-
-@override("cpu", "GroupNormGrad")
-def group_norm_grad(
-    op: Any, g: NDArray, x: NDArray, weight: NDArray, mean: NDArray, var: NDArray
-) -> Any:
-    """Gradients of group norm."""
-    if not _all_float32(g, x, weight, mean, var):
-        return NotImplemented
-    statistics = (x.shape[0], op.groups)
-    if g.shape != x.shape or weight.shape != x.shape[-1:] or x.shape[-1] % op.groups:
-        return NotImplemented
-    if mean.shape != statistics or var.shape != statistics:
-        return NotImplemented
-    g, x, weight, mean, var = map(_dense, (g, x, weight, mean, var))
-    dx, dweight, dbias = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
-    x.device.backend.core.group_norm_grad(
-        _positions(dx), dweight, dbias, _positions(g), _positions(x), weight, mean, var,
-        op.groups, op.eps,
-    )  # fmt: skip
-    return dx, dweight, dbias
-
-
-# ---- batch norm with a rectifier -----------------------------------------------------
-
-
-def _rows(x: NDArray) -> NDArray:
-    return x.reshape((x.size // x.shape[-1], x.shape[-1]))
-
-
-def _all_float32(*arrays: NDArray) -> bool:
-    return all(x.dtype is dtypes.float32 and x.size > 0 for x in arrays)
-
-
-@override("cpu", "BatchNormReLU")
-def batch_norm_relu(op: Any, x: NDArray, weight: NDArray, bias: NDArray, *residual: NDArray) -> Any:
-    """Batch norm in training mode, a shortcut and a rectifier, means and variances."""
-    if not _all_float32(x, weight, bias, *residual):
-        return NotImplemented
-    x, weight, bias = map(_dense, (x, weight, bias))
-    out, mean, var = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
-    shortcut = _rows(_dense(residual[0])) if residual else None
-    x.device.backend.core.batch_norm_relu(
-        _rows(out), mean, var, _rows(x), weight, bias, shortcut, op.eps
-    )
-    return out, mean, var
-
-
-@override("cpu", "BatchNormReLUGrad")
-def batch_norm_relu_grad(
-    op: Any, g: NDArray, x: NDArray, weight: NDArray, bias: NDArray, mean: NDArray, var: NDArray,
-    *out: NDArray,
-) -> Any:  # fmt: skip
-    """Gradients of batch norm with a rectifier, and of its shortcut."""
-    if not _all_float32(g, x, weight, bias, mean, var, *out):
-        return NotImplemented
-    g, x, weight, bias, mean, var = map(_dense, (g, x, weight, bias, mean, var))
-    dx, dweight, dbias = empty_of(x.spec), empty_of(weight.spec), empty_of(weight.spec)
-    shortcut = empty_of(x.spec) if out else None
-    x.device.backend.core.batch_norm_relu_grad(
-        _rows(dx), dweight, dbias, _rows(shortcut) if shortcut is not None else None, _rows(g),
-        _rows(_dense(out[0])) if out else None, _rows(x), weight, bias, mean, var, op.eps,
-    )  # fmt: skip
-    return (dx, dweight, dbias) if shortcut is None else (dx, dweight, dbias, shortcut)

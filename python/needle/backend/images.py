@@ -15,7 +15,7 @@ Images = np.ndarray[Any, Any]
 GREY = np.array([0.299, 0.587, 0.114], np.float32)
 """Share of each colour in the brightness of a pixel (ITU-R BT.601)."""
 
-STEPS = {"zeros": 0, "reflect": 1, "flip": 2, "cutout": 3}
+STEPS = core.numbers("augment")
 """Steps of ``augmented``: crops by how they pad, flips, cutouts (src/common/kernels.h)."""
 
 

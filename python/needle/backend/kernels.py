@@ -23,10 +23,9 @@ MOST_WORK = 2**60
 """Limit of the multiplications in a matrix product, as in src/cpu/gemm/gemm.cc."""
 
 _NAMES = ("x", "y", "z", "w")
-_FUNCTIONS = {} if core.native is None else core.native.functions()
-_REDUCTIONS = {} if core.native is None else core.native.reductions()
-_elementwise_of, _reduced, _joined, _taken_apart, _padded, _gathered = map(
-    shortcut, ("elementwise_of", "reduced", "joined", "taken_apart", "padded", "gathered_along")
+_FUNCTIONS, _REDUCTIONS = core.numbers("function"), core.numbers("reduction")
+_elementwise, _reduce, _joined, _taken_apart, _padded, _gathered = map(
+    shortcut, ("elementwise", "reduce", "joined", "taken_apart", "padded", "gathered_along")
 )
 
 
@@ -73,10 +72,8 @@ def elementwise(function: str, *arrays: NDArray, dtype: DType | None = None) -> 
         arrays: operands of one dtype (``where``: a bool condition first).
         dtype: of the result; that of the operands for None.
     """
-    if dtype is None or dtype is dtypes.bool_:
-        made = _elementwise_of(_FUNCTIONS.get(function), dtype is not None, *arrays)
-        if made is not None:
-            return made
+    if (made := _elementwise(_FUNCTIONS.get(function), dtype, *arrays)) is not None:
+        return made
     same_device(function, *arrays)
     common = same_dtype(function, *(arrays[1:] if function == "where" else arrays))
     shapes = [x.shape for x in arrays]
@@ -111,7 +108,7 @@ def reduce(function: str, x: NDArray, axes: Shape, keepdims: bool = False) -> ND
         ShapeError: for max, min, argmax or argmin of no elements.
         IndexRangeError: if an axis is out of range.
     """
-    if (made := _reduced(_REDUCTIONS.get(function), x, axes, keepdims)) is not None:
+    if (made := _reduce(_REDUCTIONS.get(function), x, axes, keepdims)) is not None:
         return made
     if axes and (
         axes[0] < 0 or any(a >= b for a, b in zip(axes, (*axes[1:], x.ndim), strict=True))
@@ -264,7 +261,10 @@ def check_labels(operation: str, labels: NDArray, classes: int, ignore: int | No
 def arange(count: int, dtype: DType, device: Any, start: float = 0, step: float = 1) -> NDArray:
     """Return start, start + step, ...: ``count`` numbers, as NumPy computes them."""
     out = empty((count,), dtype, device)
-    out.device.backend.ramp(out, start, step)
+    if has_values(out):
+        with np.errstate(all="ignore"):
+            values = start + step * np.arange(count)
+            out.device.backend.upload(out, values.astype(dtype.numpy, copy=False))
     return out
 
 

@@ -24,9 +24,8 @@ def _wide(x: NDArray) -> NDArray:
 def _reduced(function: str, x: NDArray, axes: tuple[int, ...], factor: float = 1.0) -> NDArray:
     """Return results of float32 or float64 over axes, which stay with size 1."""
     out = empty(tuple(1 if i in axes else n for i, n in enumerate(x.shape)), x.dtype, x.device)
-    code, mask = kernels.reduction_code(function), sum(1 << axis for axis in axes)
-    x.device.backend.core.reduce(code, out, x, mask, factor)
-    return out
+    code = kernels.reduction_code(function)
+    return x.device.backend.core.reduce(code, x, axes, out, factor)
 
 
 def _known(function: str, *arrays: NDArray) -> bool:

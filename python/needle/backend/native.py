@@ -18,12 +18,14 @@ from needle.backend import sequence as sequence
 from needle.backend.course import CourseTiles
 from needle.backend.numpy import view
 from needle.backend.update import Adam, Sgd
+from needle.core import numbers
 from needle.errors import DtypeError
 
 _EXACT = 2**53
 """Kernels take numbers as doubles, which represent integers up to this exactly."""
 
-_RAMPS = ("float32", "float64", "int32", "int64")
+
+_SCANS = numbers("scan")
 
 
 def _needs_bits(dtype: Any, value: Any) -> bool:
@@ -39,8 +41,6 @@ class NativeBackend(CourseTiles, Backend):
     def __init__(self, core: ModuleType) -> None:
         self.core = core
         core.on_exhausted(functools.partial(memory.exhausted, self))
-        self.functions: dict[str, int] = core.functions()
-        self.reductions: dict[str, int] = core.reductions()
 
     def allocate(self, nbytes: int) -> Any:
         return self.core.allocate(nbytes)
@@ -61,7 +61,7 @@ class NativeBackend(CourseTiles, Backend):
         return view(x)
 
     def copy(self, out: Any, x: Any) -> None:
-        self.core.copy(out, x)
+        self._check(self.core.copy(x, out, False), "copy", x)
 
     def fill(self, out: Any, value: float) -> None:
         if _needs_bits(out.dtype, value):
@@ -74,29 +74,27 @@ class NativeBackend(CourseTiles, Backend):
             return super().filled(spec, value)
         return self.core.full(spec, value)
 
-    def ramp(self, out: Any, start: float, step: float) -> None:
-        kinds = {type(start), type(step)}
-        size = abs(start) + abs(step) * out.size  # whole numbers may have more bits than doubles
-        plain = kinds == {int} or (kinds <= {int, float} and out.dtype.kind == "f")
-        if plain and out.dtype.name in _RAMPS and (size < _EXACT or kinds == {float}):
-            self.core.ramp(out, kinds == {int}, start, step)
-        else:
-            super().ramp(out, start, step)
-
     def elementwise(self, function: str, out: Any, *inputs: Any) -> None:
-        self.core.elementwise(self._code(function), out, *inputs)
+        made = self.core.elementwise(self._code(function), out, *inputs)
+        self._check(made, function, inputs[-1])
+
+    @staticmethod
+    def _check(made: Any, operation: str, x: Any) -> None:
+        if made is None:
+            raise DtypeError(f"{operation}: not supported on the native CPU, {x.spec}")
 
     def _code(self, function: str) -> int:
-        try:
-            return self.functions[function]
-        except KeyError:
-            raise DtypeError(f"{function}: not supported on the native CPU") from None
+        code = kernels.function_code(function)
+        if code < 0:
+            raise DtypeError(f"{function}: not supported on the native CPU")
+        return code
 
     def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
-        self.core.reduce(self.reductions[function], out, x, sum(1 << axis for axis in axes))
+        made = self.core.reduce(kernels.reduction_code(function), x, axes, out)
+        self._check(made, function, x)
 
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
-        self.core.scan(0 if function == "cumsum" else 1, out, x, axis)
+        self.core.scan(_SCANS[function], out, x, axis)
 
     def extremes(self, values: Any, positions: Any, x: Any, axis: int, largest: bool) -> None:
         self.core.extremes(values, positions, x, axis, largest)
@@ -120,10 +118,6 @@ class NativeBackend(CourseTiles, Backend):
 
     def nonzero(self, x: Any) -> Any:
         return self.core.nonzero(x if x.is_dense() else x.copy())
-
-    def searchsorted(self, out: Any, edges: Any, values: Any, right: bool) -> bool:
-        self.core.searchsorted(out, edges, values, right)
-        return True
 
     def triangle(self, out: Any, x: Any, k: int, upper: bool) -> bool:
         self.core.triangle(out, x, k, upper)

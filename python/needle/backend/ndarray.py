@@ -29,8 +29,8 @@ from needle.dtype import DType
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 
 Shape = tuple[int, ...]
-_reshaped, _permuted, _broadcast, _sliced, _empty, _empty_of, _copied = map(
-    shortcut, ("reshaped", "permuted", "broadcast", "sliced", "empty", "empty_of", "copied")
+_reshaped, _permuted, _broadcast, _sliced, _empty, _empty_of, _copy = map(
+    shortcut, ("reshaped", "permuted", "broadcast", "sliced", "empty", "empty_of", "copy")
 )
 
 
@@ -205,7 +205,7 @@ class NDArray(CourseArray, Array):
 
     def copy(self) -> NDArray:
         """Return a dense copy."""
-        made = _copied(self, self.dtype, False)
+        made = _copy(self, self.dtype, False)
         if made is not None:
             return made
         out = empty(self.shape, self.dtype, self.device)
@@ -391,7 +391,7 @@ class NDArray(CourseArray, Array):
         target = dtypes.as_dtype(dtype)
         if target is self.dtype and not copy:
             return self
-        made = _copied(self, target, True)
+        made = _copy(self, target, True)
         if made is not None:
             return made
         spec = make_spec(target, self.device, self.shape)

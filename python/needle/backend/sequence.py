@@ -6,7 +6,7 @@ computed in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -208,13 +208,12 @@ def mean_cross_entropy(op: Any, x: NDArray, w: NDArray, labels: NDArray, *bias: 
         if added:
             wide_bias = added[0].broadcast_to((count, v))
             device.backend.elementwise("add", logits, logits, wide_bias)
-        statistics = [empty((count,), wide, device) for _ in range(2)]
-        device.backend.core.cross_entropy(
-            _from(losses, first, count), *statistics, logits, some_labels, op.ignore_index,
-            op.label_smoothing,
-        )  # fmt: skip
+        found = device.backend.core.overrides["CrossEntropy"](op, logits, some_labels)
+        if found is NotImplemented:
+            return NotImplemented
+        device.backend.copy(_from(losses, first, count), found[0])
         if op.with_gradient:
-            gradients.add(some_x, logits, some_labels, statistics, first)
+            gradients.add(some_x, logits, some_labels, found[1:], first)
     total = kernels.reduce("sum", losses, (0,))
     total = kernels.elementwise("multiply", total, share)
     if not op.with_gradient:
@@ -251,14 +250,17 @@ class _Gradients:
             self.db = full((by_class.shape[1],), 0.0, w.dtype, w.device)
 
     def add(
-        self, x: NDArray, logits: NDArray, labels: NDArray, statistics: list[NDArray], first: int
+        self,
+        x: NDArray,
+        logits: NDArray,
+        labels: NDArray,
+        statistics: Sequence[NDArray],
+        first: int,
     ) -> None:
         """Add a chunk. Its logits become their gradients."""
         count = x.shape[0]
-        g = self.share.broadcast_to((count,)).copy()
-        self.core.cross_entropy_grad(
-            logits, g, logits, labels, *statistics, self.op.ignore_index, self.op.label_smoothing
-        )
+        g = self.share.broadcast_to((count,))
+        self.core.overrides["CrossEntropyGrad"](self.op, g, logits, labels, *statistics, logits)
         self.core.matmul(_from(self.dx, first, count), logits, self.by_class.permute((1, 0)))
         left, right = (logits, x) if self.op.transposed else (x, logits)
         self.core.matmul_add(self.dw, left.permute((1, 0)), right)

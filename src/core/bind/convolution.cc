@@ -1,5 +1,4 @@
-// Convolution and pooling as functions of Arrays, which return whether there is such a kernel;
-// batch norm with a rectifier.
+// Convolution and pooling as functions of Arrays, which return whether there is such a kernel.
 #include "bind/calls.h"
 #include <algorithm>
 
@@ -152,89 +151,6 @@ bool avg_pool(bool grad, nb::handle out, nb::handle x, nb::handle kernel, nb::ha
   return true;
 }
 
-// Dense float32 arrays of a size.
-void check_floats(std::initializer_list<const Array*> arrays, int64_t size, const char* name) {
-  for (const Array* array : arrays) {
-    check_dense(array, name);
-    if (array->spec->code != kFloat32 || array->spec->size != size) {
-      throw nb::value_error((std::string(name) + ": operands do not fit together").c_str());
-    }
-  }
-}
-
-void check_groups(const Array* x, int64_t groups, std::initializer_list<const Array*> like,
-                  std::initializer_list<const Array*> columns,
-                  std::initializer_list<const Array*> statistics) {
-  check_floats(like, x->spec->size, "group_norm");
-  check_floats(columns, x->spec->shape[2], "group_norm");
-  check_floats(statistics, x->spec->shape[0] * groups, "group_norm");
-}
-
-void group_norm(nb::handle out, nb::handle mean, nb::handle var, nb::handle x, nb::handle weight,
-                nb::handle bias, int64_t groups, double eps) {
-  Plan plan;
-  check(kernels->plan_group_norm(&plan, operand(native(x)), groups, eps), "group_norm", native(x));
-  check_groups(native(x), groups, {native(out)}, {native(weight), native(bias)},
-               {native(mean), native(var)});
-  run(plan, {native(out), native(mean), native(var), native(x), native(weight), native(bias)});
-}
-
-void group_norm_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::handle g,
-                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle var,
-                     int64_t groups, double eps) {
-  Plan plan;
-  check(kernels->plan_group_norm_grad(&plan, operand(native(x)), groups, eps), "group_norm",
-        native(x));
-  check_groups(native(x), groups, {native(dx), native(g)},
-               {native(dweight), native(dbias), native(weight)}, {native(mean), native(var)});
-  run(plan, {native(dx), native(dweight), native(dbias), native(g), native(x), native(weight),
-             native(mean), native(var)});
-}
-
-// Dense float32 arrays of the size of x, or, from `columns` on, of its last axis.
-void check_rows(std::initializer_list<const Array*> arrays, size_t columns, const Array* x) {
-  size_t i = 0;
-  for (const Array* array : arrays) {
-    const int64_t size = i++ < columns ? x->spec->size : x->spec->shape[x->spec->ndim - 1];
-    if (!array) continue;
-    check_dense(array, "batch_norm_relu");
-    if (array->spec->code != kFloat32 || array->spec->size != size) {
-      throw nb::value_error("batch_norm_relu: operands do not fit together");
-    }
-  }
-}
-
-void batch_norm_relu(nb::handle out, nb::handle mean, nb::handle var, nb::handle x,
-                     nb::handle weight, nb::handle bias, nb::object residual, double eps) {
-  Plan plan;
-  check(kernels->plan_batch_norm_relu(&plan, operand(native(x)), eps), "batch_norm_relu",
-        native(x));
-  const Array* shortcut = optional(residual);
-  check_rows(
-      {native(out), native(x), shortcut, native(mean), native(var), native(weight), native(bias)},
-      3, native(x));
-  run(plan,
-      {native(out), native(mean), native(var), native(x), native(weight), native(bias), shortcut});
-}
-
-// With a shortcut: its gradient and the forward result.
-void batch_norm_relu_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::object dresidual,
-                          nb::handle g, nb::object out, nb::handle x, nb::handle weight,
-                          nb::handle bias, nb::handle mean, nb::handle var, double eps) {
-  Plan plan;
-  check(kernels->plan_batch_norm_relu_grad(&plan, operand(native(x)), eps), "batch_norm_relu",
-        native(x));
-  const Array *shortcut = optional(dresidual), *result = optional(out);
-  if (!shortcut != !result) {
-    throw nb::value_error("batch_norm_relu: the gradient of a shortcut needs the result");
-  }
-  check_rows({native(dx), shortcut, native(g), result, native(x), native(dweight), native(dbias),
-              native(weight), native(bias), native(mean), native(var)},
-             5, native(x));
-  run(plan, {native(dx), native(dweight), native(dbias), shortcut, native(g), result, native(x),
-             native(weight), native(bias), native(mean), native(var)});
-}
-
 // A matrix for an axis of the image: where the rows of it begin, and their elements. Returns how
 // many they are in a row.
 int64_t check_bands(const Array* first, const Array* weight, const Array* image,
@@ -278,21 +194,12 @@ void add_image_kernels(nb::module_& m) {
   m.def("convolution", &convolution, nb::arg("direction"), nb::arg("algorithm"), nb::arg("out"),
         nb::arg("a"), nb::arg("b"), nb::arg("bias").none(), nb::arg("slope"), nb::arg("kernel"),
         nb::arg("stride"), nb::arg("dilation"), nb::arg("low"), nb::arg("groups"));
-  m.def("batch_norm_relu", &batch_norm_relu, nb::arg("out"), nb::arg("mean"), nb::arg("var"),
-        nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("residual").none(),
-        nb::arg("eps"));
-  m.def("batch_norm_relu_grad", &batch_norm_relu_grad, nb::arg("dx"), nb::arg("dweight"),
-        nb::arg("dbias"), nb::arg("dresidual").none(), nb::arg("g"), nb::arg("out").none(),
-        nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("mean"), nb::arg("var"),
-        nb::arg("eps"));
   m.def("max_pool", &max_pool);
   m.def("max_pool_grad", &max_pool_grad);
   m.def("max_pool_take", &max_pool_take);
   m.def("avg_pool", &avg_pool);
   m.def("banded", &banded, nb::arg("out"), nb::arg("x"), nb::arg("first"), nb::arg("weight"),
         nb::arg("second_first").none(), nb::arg("second_weight").none());
-  m.def("group_norm", &group_norm);
-  m.def("group_norm_grad", &group_norm_grad);
 }
 
 }  // namespace needle

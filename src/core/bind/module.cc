@@ -11,44 +11,8 @@
 namespace needle {
 
 const Kernels* kernels;
-const char* const reduction_names[] = {"sum",    "prod", "max", "min",      "mean",      "argmax",
-                                       "argmin", "any",  "all", "variance", "deviation", "norm"};
 
 namespace {
-
-const char* const function_names[] = {
-#define UNARY(name, ...) #name,
-#define BINARY(name, ...) #name,
-#define TERNARY(name, ...) #name,
-#include "functions.def"
-#undef UNARY
-#undef BINARY
-#undef TERNARY
-};
-template <size_t N>
-nb::dict numbered(const char* const (&names)[N]) {
-  nb::dict result;
-  for (size_t i = 0; i < N; i++) result[names[i]] = i;
-  return result;
-}
-
-void elementwise(int code, nb::handle out_object, nb::args inputs) {
-  const Array* out = native(out_object);
-  std::vector<Operand> operands;
-  std::vector<void*> buffers{address(out)};
-  for (nb::handle x : inputs) {
-    operands.push_back(operand(native(x)));
-    buffers.push_back(address(native(x)));
-  }
-  Plan plan;
-  check(kernels->plan_elementwise(&plan, code, operand(out), operands.data(),
-                                  static_cast<int>(operands.size())),
-        function_names[code], native(inputs[inputs.size() - 1]));
-  if (noted(plan, buffers, 0)) return;
-  void* scratch = workspace_of(plan);
-  const Released released;
-  plan.run(&plan, buffers.data(), scratch);
-}
 
 std::vector<Instruction> instructions(nb::handle program) {
   std::vector<Instruction> code;
@@ -107,23 +71,10 @@ void run_fused(nb::handle program, nb::handle numbers, nb::handle results, nb::l
   plan.run(&plan, buffers.data(), scratch);
 }
 
-void copy(nb::handle out, nb::handle x) {
-  Plan plan;
-  check(kernels->plan_copy(&plan, operand(native(out)), operand(native(x))), "copy", native(x));
-  run(plan, {native(out), native(x)});
-}
-
 void fill(nb::handle out, double value) {
   Plan plan;
   check(kernels->plan_fill(&plan, operand(native(out)), value), "fill", native(out));
   run(plan, {native(out)});
-}
-
-void reduce(int code, nb::handle out, nb::handle x, uint32_t axes, double factor) {
-  Plan plan;
-  check(kernels->plan_reduce(&plan, code, operand(native(out)), operand(native(x)), axes, factor),
-        reduction_names[code], native(x));
-  run(plan, {native(out), native(x)});
 }
 
 void scan(int code, nb::handle out, nb::handle x, int axis) {
@@ -131,13 +82,6 @@ void scan(int code, nb::handle out, nb::handle x, int axis) {
   check(kernels->plan_scan(&plan, code, operand(native(out)), operand(native(x)), axis), "scan",
         native(x));
   run(plan, {native(out), native(x)});
-}
-
-void product_grad(int kind, nb::handle dx, nb::handle x, nb::handle g, int axis) {
-  Plan plan;
-  check(kernels->plan_product_grad(&plan, kind, operand(native(x)), operand(native(g)), axis),
-        "product_grad", native(x));
-  run(plan, {native(dx), native(x), native(g)});
 }
 
 void matmul(nb::handle out, nb::handle a, nb::handle b) {
@@ -211,115 +155,6 @@ void random_bits_of(nb::handle out, nb::handle stream, uint64_t offset) {
   run(plan, {native(out), x});
 }
 
-void ramp(nb::handle out, bool is_whole, double start, double step) {
-  Plan plan;
-  check(kernels->plan_ramp(&plan, operand(native(out)), is_whole, start, step), "ramp",
-        native(out));
-  run(plan, {native(out)});
-}
-
-// state: a MersenneTwister's memory, which goes on. The first normal numbers are known; the last is
-// left out where the number of the others is odd.
-void draw(int32_t kind, nb::handle out, nb::handle state, int64_t low, uint32_t last,
-          const std::vector<float>& known) {
-  refuse_dry("numbers are drawn from NumPy's generator");
-  const Array* x = native(out);
-  check_dense(x, "draw");
-  const auto done = static_cast<int64_t>(known.size());
-  if (done > (kind == kDrawNormal ? x->spec->size : 0))
-    throw nb::value_error("draw: more numbers are known than were drawn");
-  const int64_t rest = x->spec->size - done, one = 1;
-  const int64_t n = kind == kDrawNormal ? rest & ~one : rest;
-  Plan plan;
-  check(kernels->plan_draw(&plan, kind, {x->spec->code, 1, &n, &one}, low, last), "draw", x);
-  std::copy(known.begin(), known.end(), reinterpret_cast<float*>(address(x)));
-  void* scratch = workspace_of(plan);
-  Py_buffer bytes;
-  if (PyObject_GetBuffer(state.ptr(), &bytes, PyBUF_WRITABLE) < 0) throw nb::python_error();
-  const bool fits = bytes.len == static_cast<Py_ssize_t>(sizeof(MersenneTwister));
-  if (fits) {
-    void* buffers[] = {address(x) + done * kItemSize[x->spec->code], bytes.buf};
-    const Released released;
-    plan.run(&plan, buffers, scratch);
-  }
-  PyBuffer_Release(&bytes);
-  if (!fits) throw nb::value_error("draw: expected the bytes of a state");
-}
-
-// ---- composites ------------------------------------------------------------------------------
-
-void softmax(int kind, nb::handle out, nb::handle x) {
-  Plan plan;
-  check(kernels->plan_softmax(&plan, kind, operand(native(out)), operand(native(x))), "softmax",
-        native(x));
-  run(plan, {native(out), native(x)});
-}
-
-void softmax_grad(int kind, nb::handle dx, nb::handle out, nb::handle g) {
-  Plan plan;
-  check(kernels->plan_softmax_grad(&plan, kind, operand(native(dx)), operand(native(out)),
-                                   operand(native(g))),
-        "softmax", native(out));
-  run(plan, {native(dx), native(out), native(g)});
-}
-
-int64_t cross_entropy(nb::handle loss, nb::handle shift, nb::handle rest, nb::handle logits,
-                      nb::handle labels, int64_t ignore, double smoothing) {
-  Plan plan;
-  check(kernels->plan_cross_entropy(&plan, operand(native(logits)), operand(native(labels)), ignore,
-                                    smoothing),
-        "cross_entropy", native(logits));
-  return run(plan, {native(loss), native(shift), native(rest), native(logits), native(labels)},
-             kChecked);
-}
-
-int64_t cross_entropy_grad(nb::handle dlogits, nb::handle g, nb::handle logits, nb::handle labels,
-                           nb::handle shift, nb::handle rest, int64_t ignore, double smoothing) {
-  Plan plan;
-  check(kernels->plan_cross_entropy_grad(&plan, operand(native(logits)), operand(native(labels)),
-                                         ignore, smoothing),
-        "cross_entropy", native(logits));
-  for (nb::handle array : {g, shift, rest}) check_dense(native(array), "cross_entropy");
-  return run(
-      plan,
-      {native(dlogits), native(g), native(logits), native(labels), native(shift), native(rest)},
-      kChecked);
-}
-
-void layer_norm(int kind, nb::handle out, nb::handle mean, nb::handle rstd, nb::handle x,
-                nb::handle weight, nb::handle bias, double eps) {
-  Plan plan;
-  check(kernels->plan_layer_norm(&plan, kind, operand(native(x)), eps), "layer_norm", native(x));
-  for (nb::handle array : {x, weight, bias}) check_dense(native(array), "layer_norm");
-  run(plan, {native(out), native(mean), native(rstd), native(x), native(weight), native(bias)});
-}
-
-void layer_norm_grad(int kind, nb::handle dx, nb::handle dweight, nb::handle dbias, nb::handle g,
-                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle rstd) {
-  Plan plan;
-  check(kernels->plan_layer_norm_grad(&plan, kind, operand(native(x))), "layer_norm", native(x));
-  for (nb::handle array : {g, x, weight}) check_dense(native(array), "layer_norm");
-  run(plan, {native(dx), native(dweight), native(dbias), native(g), native(x), native(weight),
-             native(mean), native(rstd)});
-}
-
-void batch_norm(nb::handle out, nb::handle mean, nb::handle var, nb::handle x, nb::handle weight,
-                nb::handle bias, double eps) {
-  Plan plan;
-  check(kernels->plan_batch_norm(&plan, operand(native(x)), eps), "batch_norm", native(x));
-  for (nb::handle array : {x, weight, bias}) check_dense(native(array), "batch_norm");
-  run(plan, {native(out), native(mean), native(var), native(x), native(weight), native(bias)});
-}
-
-void batch_norm_grad(nb::handle dx, nb::handle dweight, nb::handle dbias, nb::handle g,
-                     nb::handle x, nb::handle weight, nb::handle mean, nb::handle var, double eps) {
-  Plan plan;
-  check(kernels->plan_batch_norm_grad(&plan, operand(native(x)), eps), "batch_norm", native(x));
-  for (nb::handle array : {g, x, weight}) check_dense(native(array), "batch_norm");
-  run(plan, {native(dx), native(dweight), native(dbias), native(g), native(x), native(weight),
-             native(mean), native(var)});
-}
-
 nb::dict memory() {
   const MemoryInfo info = memory_info();
   nb::dict result;
@@ -340,7 +175,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The native CPU: base types of the graph, memory and kernels.";
   nb::set_leak_warnings(false);
   if (!add_array_types(m.ptr()) || !add_graph_types(m.ptr()) || !add_port_types(m.ptr()) ||
-      !add_gate(m.ptr())) {
+      !add_gate(m.ptr()) || !add_numbers(m.ptr())) {
     throw nb::python_error();
   }
   m.def(
@@ -375,39 +210,23 @@ NB_MODULE(_core, m) {
       },
       "Make choices as for this generation of processors (see stream.cc: 1, 4 or 5); 0: for "
       "others; -1: for the processor itself.");
-  m.def("functions", [] { return numbered(function_names); }, "Elementwise functions by name.");
-  m.def("reductions", [] { return numbered(reduction_names); }, "Reductions by name.");
   m.def("memory_info", &memory, "live, cached and peak bytes; live blocks.");
   m.def("start_memory_limit", &start_memory_limit,
         "Bytes that arrays may take, in this thread and those to come; 0: no limit.");
   m.def(
       "on_exhausted", [](nb::object f) { set_exhausted_hook(f.ptr()); },
       "Set the function that makes the exception for a failed allocation of a number of bytes.");
-  m.def("elementwise", &elementwise);
   m.def("run_fused", &run_fused);
-  m.def("copy", &needle::copy);
   m.def("fill", &needle::fill);
-  m.def("reduce", &needle::reduce, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg() = 1.0);
   m.def("scan", &scan);
   m.def("extremes", &extremes);
-  m.def("product_grad", &product_grad);
   m.def("matmul", &needle::matmul);
   m.def("matmul_add", &needle::matmul_add, "out += a @ b, of two matrices.");
   m.def("gather", &gather);
   m.def("scatter_add", &scatter_add);
   m.def("sort", &needle::sort);
-  m.def("ramp", &ramp);
   m.def("random_bits", &random_bits);
   m.def("random_bits_of", &random_bits_of);
-  m.def("draw", &draw);
-  m.def("softmax", &softmax);
-  m.def("softmax_grad", &softmax_grad);
-  m.def("cross_entropy", &cross_entropy);
-  m.def("cross_entropy_grad", &cross_entropy_grad);
-  m.def("layer_norm", &layer_norm);
-  m.def("layer_norm_grad", &layer_norm_grad);
-  m.def("batch_norm", &batch_norm);
-  m.def("batch_norm_grad", &batch_norm_grad);
   add_image_kernels(m);
   add_batch_kernels(m);
   add_search_kernels(m);

@@ -10,25 +10,6 @@
 namespace needle {
 namespace {
 
-constexpr uint32_t FLOATS = 0xF, INTEGERS = 0x1F0, NUMBERS = FLOATS | INTEGERS;
-constexpr uint32_t INTEGRAL = INTEGERS | 1 << kBool, ALL = NUMBERS | 1 << kBool;
-static_assert(kFloat16 == 3 && kUInt8 == 8 && kBool == 9);
-
-struct Row {
-  const char* name;
-  int n;
-  uint32_t dtypes;
-};
-constexpr Row rows[] = {
-#define UNARY(name, dtypes, ...) {#name, 1, dtypes},
-#define BINARY(name, dtypes, ...) {#name, 2, dtypes},
-#define TERNARY(name, dtypes, ...) {#name, 3, dtypes},
-#include "functions.def"
-#undef UNARY
-#undef BINARY
-#undef TERNARY
-};
-
 PyObject *names[kFunctions], *reductions[kVariance];  // interned
 PyObject *backend_name, *allocate_name, *elementwise_name, *matmul_name, *reduce_name, *copy_name;
 
@@ -71,20 +52,6 @@ bool is_for(const Known& known, uint64_t what, Array* const* x, int n) {
     }
   }
   return true;
-}
-
-// Whether the definition would take the operands as they are.
-bool fits(int32_t code, bool to_bool, Array* const* x, int n) {
-  const int first = code == k_where;  // after the condition
-  if (n != rows[code].n || (first && (x[0]->spec->code != kBool || to_bool))) return false;
-  const DType type = x[n - 1]->spec->code;
-  for (int k = first; k < n; k++) {
-    if (x[k]->spec->code != type) return false;
-  }
-  for (int k = 1; k < n; k++) {
-    if (x[k]->spec->device != x[0]->spec->device) return false;
-  }
-  return rows[code].dtypes >> type & 1;
 }
 
 PyObject* allocate_by(PyObject* backend, const Spec* spec) {
@@ -314,7 +281,7 @@ Array* reduce_elsewhere(int32_t reduction, uint32_t axes, const Array* x, int nd
 
 bool add_elsewhere() {
   for (int i = 0; i < kFunctions; i++) {
-    if (!(names[i] = PyUnicode_InternFromString(rows[i].name))) return false;
+    if (!(names[i] = PyUnicode_InternFromString(function_names[i]))) return false;
   }
   backend_name = PyUnicode_InternFromString("backend");
   allocate_name = PyUnicode_InternFromString("allocate");

@@ -12,13 +12,10 @@ bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, i
   if (is_dry()) return note(plan, buffers, n, traits, nullptr);
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
   if (plan.workspace && !scratch) return false;
-  if (elements < kRelease) {
-    plan.run(&plan, buffers, scratch);
-    return true;
-  }
+  const bool checked = traits & kChecked;
+  if (elements < kRelease) return plan.run(&plan, buffers, scratch) < 0 || !checked;
   const Released released;
-  plan.run(&plan, buffers, scratch);
-  return true;
+  return plan.run(&plan, buffers, scratch) < 0 || !checked;
 }
 
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
@@ -66,6 +63,41 @@ bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
     }
   }
   return false;
+}
+
+namespace {
+
+constexpr uint32_t FLOATS = 0xF, INTEGERS = 0x1F0, NUMBERS = FLOATS | INTEGERS;
+constexpr uint32_t INTEGRAL = INTEGERS | 1 << kBool, ALL = NUMBERS | 1 << kBool;
+static_assert(kFloat16 == 3 && kUInt8 == 8 && kBool == 9);
+
+struct Row {
+  int n;
+  uint32_t dtypes;
+};
+constexpr Row rows[] = {
+#define UNARY(name, dtypes, ...) {1, dtypes},
+#define BINARY(name, dtypes, ...) {2, dtypes},
+#define TERNARY(name, dtypes, ...) {3, dtypes},
+#include "functions.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
+}  // namespace
+
+bool fits(int32_t code, bool to_bool, Array* const* x, int n) {
+  const int first = code == k_where;  // after the condition
+  if (n != rows[code].n || (first && (x[0]->spec->code != kBool || to_bool))) return false;
+  const DType type = x[n - 1]->spec->code;
+  for (int k = first; k < n; k++) {
+    if (x[k]->spec->code != type) return false;
+  }
+  for (int k = 1; k < n; k++) {
+    if (x[k]->spec->device != x[0]->spec->device) return false;
+  }
+  return rows[code].dtypes >> type & 1;
 }
 
 namespace {
@@ -165,16 +197,6 @@ Array* elementwise_strided(int32_t code, DType out_type, Array* const* x, int n)
   return out;
 }
 
-constexpr int8_t kArity[] = {
-#define UNARY(...) 1,
-#define BINARY(...) 2,
-#define TERNARY(...) 3,
-#include "functions.def"
-#undef UNARY
-#undef BINARY
-#undef TERNARY
-};
-
 // A loop over contiguous operands, as a plan.
 struct Loop {
   Contiguous function;
@@ -205,15 +227,10 @@ Array* note_loop(Contiguous function, Array* out, const void* const* inputs, int
 
 Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
   if (!x[0]->storage) return elementwise_elsewhere(code, to_bool, x, n);
-  if (n != kArity[code]) return nullptr;
-  const int first = code == k_where;  // after the condition
-  if (first && x[0]->spec->code != kBool) return nullptr;
-  Spec* spec = x[first]->spec;
-  bool same = first == 0 && !x[0]->strides;
-  for (int k = first + 1; k < n; k++) {
-    if (x[k]->spec->code != spec->code) return nullptr;
-    same &= x[k]->spec == spec && !x[k]->strides;
-  }
+  if (!fits(code, to_bool, x, n)) return nullptr;
+  Spec* spec = x[n - 1]->spec;
+  bool same = code != k_where;
+  for (int k = 0; k < n; k++) same &= x[k]->spec == spec && !x[k]->strides;
   const DType out_type = to_bool ? kBool : spec->code;
   const bool plain = same && spec->size <= 4096;
   const Contiguous loop = plain ? kernels->contiguous(code, spec->code, out_type) : nullptr;
@@ -231,6 +248,26 @@ Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n) {
   if (is_dry()) return note_loop(loop, out, inputs, n);
   loop(out->storage->data, inputs, spec->size);
   return out;
+}
+
+bool elementwise_into(Array* out, int32_t code, Array* const* x, int n) {
+  if (n != rows[code].n) return false;
+  Operand operands[kMaxArgs];
+  void* buffers[kMaxArgs + 1] = {address(out)};
+  for (int k = 0; k < n; k++) {
+    operands[k] = operand(x[k]);
+    buffers[k + 1] = address(x[k]);
+  }
+  Plan plan;
+  return !kernels->plan_elementwise(&plan, code, operand(out), operands, n) &&
+         run_plan(plan, buffers, n + 1, out->spec->size, 0);
+}
+
+bool copy_into(Array* out, const Array* x) {
+  Plan plan;
+  void* buffers[2] = {address(out), address(x)};
+  return !kernels->plan_copy(&plan, operand(out), operand(x)) &&
+         run_plan(plan, buffers, x->spec->size);
 }
 
 Array* copy_of(Array* x, DType type, bool in_order) {
@@ -274,34 +311,32 @@ DType reduced_type(int32_t reduction, DType type) {
   }
 }
 
-namespace {
-
-// Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
-// as x's shape without those axes.
-Array* reduce_into(int32_t reduction, uint32_t axes, const Array* x, int ndim, const int64_t* shape,
-                   double factor = 1.0) {
-  if (!x->storage) return reduce_elsewhere(reduction, axes, x, ndim, shape);
+bool reduce_into(Array* out, int32_t reduction, uint32_t axes, const Array* x, double factor) {
   const Spec* in = x->spec;
-  const DType type = reduced_type(reduction, in->code);
   int64_t kept[kMaxDims], strides[kMaxDims], step = 1;
   for (int i = in->ndim - 1; i >= 0; i--) {
     kept[i] = axes >> i & 1 ? 1 : in->shape[i];
     strides[i] = step;
     step *= kept[i];
   }
+  if (out->strides || out->spec->size != step) return false;
   Plan plan;
-  if (kernels->plan_reduce(&plan, reduction, {type, in->ndim, kept, strides}, operand(x), axes,
-                           factor)) {
-    return nullptr;
-  }
-  Spec* spec = spec_of(type, in->device, ndim, shape);
-  Array* out = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
-  if (!out) return nullptr;
-  void* buffers[2] = {out->storage->data, address(x)};
-  if (run_plan(plan, buffers, in->size)) return out;
-  Py_DECREF(out);
-  return nullptr;
+  void* buffers[2] = {address(out), address(x)};
+  return !kernels->plan_reduce(&plan, reduction, {out->spec->code, in->ndim, kept, strides},
+                               operand(x), axes, factor) &&
+         run_plan(plan, buffers, in->size);
+}
+
+namespace {
+
+// Reduce over `axes` of x into a dense array of the given shape, of the same number of elements
+// as x's shape without those axes.
+Array* reduce(int32_t reduction, uint32_t axes, const Array* x, int ndim, const int64_t* shape,
+              double factor = 1.0) {
+  if (!x->storage) return reduce_elsewhere(reduction, axes, x, ndim, shape);
+  Array* out = array_empty(reduced_type(reduction, x->spec->code), x->spec->device, ndim, shape);
+  if (out && !reduce_into(out, reduction, axes, x, factor)) Py_CLEAR(out);
+  return out;
 }
 
 // Whether the definition has something to say: about positions along several axes, the largest of
@@ -319,7 +354,7 @@ bool reduces_plainly(int32_t reduction, uint32_t axes, const Spec* in) {
 }  // namespace
 
 Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x,
-                        int64_t correction) {
+                        double correction) {
   const Spec* in = x->spec;
   if (!reduces_plainly(reduction, axes, in)) return nullptr;
   if (reduction >= kVariance && !x->storage) return nullptr;
@@ -330,9 +365,9 @@ Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const A
     if (reduced) count *= in->shape[i];
     if (!reduced || keepdims) shape[ndim++] = reduced ? 1 : in->shape[i];
   }
-  const int64_t room = count - correction;
+  const double room = static_cast<double>(count) - correction;
   const double factor = room > 0 ? 1.0 / room : std::numeric_limits<double>::infinity();
-  return reduce_into(reduction, axes, x, ndim, shape, factor);
+  return reduce(reduction, axes, x, ndim, shape, factor);
 }
 
 namespace {
@@ -347,7 +382,7 @@ Array* sum_to(const Op* op, const Array* x) {
     if (op->params[i] != 1) return nullptr;
     axes |= 1u << (i + lead);
   }
-  return reduce_into(kSum, axes, x, op->n_params, op->params);
+  return reduce(kSum, axes, x, op->n_params, op->params);
 }
 
 }  // namespace
@@ -433,7 +468,7 @@ Array* compute(const Op* op, Array* const* x, int n) {
       return slice(x[0], op->n_params, op->params);
     case kReduce:
       return reduction_result(op->code, static_cast<uint32_t>(op->params[0]), op->params[1], x[0],
-                              op->n_params > 2 ? op->params[2] : 0);
+                              op->n_params > 2 ? static_cast<double>(op->params[2]) : 0.0);
     case kSumTo:
       return sum_to(op, x[0]);
     default:

@@ -66,9 +66,7 @@ PyObject* make_constant(PyObject* number, uint64_t bits, const Spec* like) {
     Py_XDECREF(made);
     return nullptr;
   }
-  Spec* spec = spec_of(like->code, like->device, 0, nullptr);
-  Array* array = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
+  Array* array = array_empty(like->code, like->device, 0, nullptr);
   if (!array) return nullptr;
   std::memcpy(array->storage->data, &bits, kItemSize[like->code]);
   return wrap_array(reinterpret_cast<PyObject*>(array));

@@ -9,18 +9,12 @@ namespace needle {
 constexpr int kMaxArgs = 3;
 
 // Run a plan; the caller holds references to the arrays. Releases the GIL for long runs.
-// False without memory, with an exception set. traits: see record.h.
+// False without memory, with an exception set; with the trait kChecked (see record.h) also, without
+// one, for an index out of range.
 bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, int32_t traits);
 template <int n>
 bool run_plan(const Plan& plan, void* const (&buffers)[n], int64_t elements, int32_t traits = 0) {
   return run_plan(plan, buffers, n, elements, traits);
-}
-
-// The same for kernels that look at indices: whether they are all in range, too.
-bool run_checked(const Plan& plan, void* const* buffers, int n, int64_t elements);
-template <int n>
-bool run_checked(const Plan& plan, void* const (&buffers)[n], int64_t elements) {
-  return run_checked(plan, buffers, n, elements);
 }
 
 // The result of an op. Null without an exception: not here, ask the definition.
@@ -33,7 +27,15 @@ void forget_plans();
 Array* elementwise_result(int32_t code, bool to_bool, Array* const* x, int n);
 // correction: subtracted from the number of terms of a variance.
 Array* reduction_result(int32_t reduction, uint32_t axes, bool keepdims, const Array* x,
-                        int64_t correction);
+                        double correction);
+// Whether the definition would take the operands of a function as they are.
+bool fits(int32_t code, bool to_bool, Array* const* x, int n);
+
+// The same into arrays that are there: false without an exception, there is no such kernel.
+// Operands have out's shape; of a reduction's result, which is dense, only the size matters.
+bool elementwise_into(Array* out, int32_t code, Array* const* x, int n);
+bool copy_into(Array* out, const Array* x);
+bool reduce_into(Array* out, int32_t reduction, uint32_t axes, const Array* x, double factor);
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape);
 bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides);  // false: C order
 
@@ -54,6 +56,7 @@ struct Product {
 };
 bool fit(Product* p, Array* const* x);
 DType reduced_type(int32_t reduction, DType type);
+extern const char* const function_names[];
 extern const char* const reduction_names[];
 // A dense copy, or one in x's own memory order.
 Array* copy_of(Array* x, DType type, bool in_order);
@@ -65,6 +68,7 @@ Array* permute(const Array* x, int n, const int64_t* order);
 Array* broadcast(const Array* x, int n, const int64_t* shape);
 Array* slice(const Array* x, int n, const int64_t* numbers);
 Array* slice_by(const int64_t* numbers, const Array* x);  // unchecked
+bool is_dense(const Array* x);                            // axes of size 1 may have any stride
 void broadcast_strides(const Array* x, int ndim, const int64_t* shape, int64_t* strides);
 
 // x[index] for tensors that stand for the first axes, read and written (x is a leaf's, dense, and
@@ -81,6 +85,7 @@ Array* find_true(const Operand& x, const void* data, PyObject* device);
 bool add_getitem(PyObject* module);
 bool add_arrays(PyObject* module);
 bool add_composites(PyObject* module);
+bool add_numbers(PyObject* module);
 bool add_elsewhere();
 
 }  // namespace needle

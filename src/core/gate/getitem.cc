@@ -126,9 +126,7 @@ bool read_number(PyObject* number, DType code, double* value) {
 
 // A 0-d array of a number.
 Array* number_array(const Spec* like, double value) {
-  Spec* spec = spec_of(like->code, like->device, 0, nullptr);
-  Array* array = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
+  Array* array = array_empty(like->code, like->device, 0, nullptr);
   if (!array) return nullptr;
   Plan plan;
   void* buffers[1] = {address(array)};

@@ -6,35 +6,13 @@
 #include <numeric>
 #include <utility>
 
-#include "gate/gate.h"
+#include "gate/arguments.h"
 
 namespace needle {
-
-bool run_checked(const Plan& plan, void* const* buffers, int n, int64_t elements) {
-  if (is_dry()) return note(plan, buffers, n, kChecked, nullptr);
-  constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) return false;
-  if (elements < kRelease) return plan.run(&plan, buffers, scratch) < 0;
-  const Released released;
-  return plan.run(&plan, buffers, scratch) < 0;
-}
 
 namespace {
 
 PyObject* take_op;  // picks along the first axis
-
-struct Reference {  // owns an array, or null
-  Array* array = nullptr;
-  explicit Reference(Array* owned = nullptr) : array(owned) {}
-  Reference(const Reference&) = delete;
-  Reference& operator=(const Reference&) = delete;
-  ~Reference() { Py_XDECREF(array); }
-  void reset(Array* owned) {
-    Py_XDECREF(array);
-    array = owned;
-  }
-};
 
 // Indices into the first axes of x, as indices into one.
 struct Picked {
@@ -44,7 +22,7 @@ struct Picked {
   int ndim, lead;               // of these axes, those of the indices
 };
 
-Array* native_array(PyObject* x) {  // borrowed
+Array* array_of(PyObject* x) {  // borrowed
   PyObject* array = is_tensor(x) ? reinterpret_cast<Tensor*>(x)->array : nullptr;
   const bool is_native = array && is_array(array) && reinterpret_cast<Array*>(array)->storage;
   return is_native ? reinterpret_cast<Array*>(array) : nullptr;
@@ -65,9 +43,7 @@ Array* flat(const Array* x) { return reshape(x, 1, &x->spec->size); }
 // The places in C order of indices of one shape into axes of these sizes.
 Array* places_of(Array* const* indices, int n, const Spec* x) {
   const int64_t size = indices[0]->spec->size;
-  Spec* spec = spec_of(kInt64, x->device, 1, &size);
-  Reference out(spec ? array_empty(spec) : nullptr);
-  Py_XDECREF(spec);
+  Reference out(array_empty(kInt64, x->device, 1, &size));
   for (int i = 0; i < n && out.array; i++) {
     const Reference index(flat(indices[i]));
     Plan plan;
@@ -76,7 +52,7 @@ Array* places_of(Array* const* indices, int n, const Spec* x) {
       return nullptr;
     }
     void* buffers[] = {address(out.array), address(index.array)};
-    if (!run_checked(plan, buffers, size)) return nullptr;
+    if (!run_plan(plan, buffers, size, kChecked)) return nullptr;
   }
   return std::exchange(out.array, nullptr);
 }
@@ -88,7 +64,7 @@ int read_places(const Spec* x, PyObject* index, Picked* found) {
   const int n = many ? static_cast<int>(PyTuple_GET_SIZE(index)) : 1;
   if (n < 1 || n > x->ndim) return 0;
   for (int i = 0; i < n; i++) {
-    arrays[i] = native_array(many ? PyTuple_GET_ITEM(index, i) : index);
+    arrays[i] = array_of(many ? PyTuple_GET_ITEM(index, i) : index);
     if (!arrays[i] || arrays[i]->spec->device != x->device) return 0;
   }
   const Spec* first = arrays[0]->spec;
@@ -153,9 +129,7 @@ struct Rows {
 // The elements picked along an axis of x, which has `steps`, as an array of n axes.
 Array* gather(const Rows& rows, const Array* x, const int64_t* steps, const Array* index, int axis,
               int n, const int64_t* result) {
-  Spec* spec = spec_of(x->spec->code, x->spec->device, n, result);
-  Reference out(spec ? array_empty(spec) : nullptr);
-  Py_XDECREF(spec);
+  Reference out(array_empty(x->spec->code, x->spec->device, n, result));
   // nothing is picked: the definition checks the index all the same
   if (!out.array || (out.array->spec->size == 0 && index->spec->size > 0)) return nullptr;
   int64_t dense[kMaxDims], from[kMaxDims], step = 1;
@@ -170,7 +144,7 @@ Array* gather(const Rows& rows, const Array* x, const int64_t* steps, const Arra
   const Operand where = {index->spec->code, rows.ndim, rows.shape, rows.index};
   if (kernels->plan_gather(&plan, picked, source, where, axis)) return nullptr;
   void* buffers[] = {address(out.array), address(x), address(index)};
-  if (!run_checked(plan, buffers, out.array->spec->size)) return nullptr;
+  if (!run_plan(plan, buffers, out.array->spec->size, kChecked)) return nullptr;
   return std::exchange(out.array, nullptr);
 }
 
@@ -245,9 +219,7 @@ Array* find_true(const Operand& x, const void* data, PyObject* device) {
   if (!run_plan(plan, counting, size)) return nullptr;
   std::partial_sum(starts.get(), starts.get() + blocks + 1, starts.get());
   const int64_t shape[] = {x.ndim, starts[blocks]};
-  Spec* spec = spec_of(kInt64, device, 2, shape);
-  Reference out(spec ? array_empty(spec) : nullptr);
-  Py_XDECREF(spec);
+  Reference out(array_empty(kInt64, device, 2, shape));
   if (!out.array || kernels->plan_find_true(&plan, x)) return nullptr;
   void* finding[] = {address(out.array), starts.get(), bools};
   if (!run_plan(plan, finding, size)) return nullptr;
@@ -255,11 +227,11 @@ Array* find_true(const Operand& x, const void* data, PyObject* device) {
 }
 
 PyObject* pick_item(PyObject* tensor, PyObject* index) {
-  Array* x = native_array(tensor);
+  Array* x = array_of(tensor);
   const bool records = modes.recording && needs_gradient(reinterpret_cast<Tensor*>(tensor));
   if (!x || !take_op || x->spec->ndim == 0) return nullptr;
   // the graph of anything else has more nodes than one; and integers may be part of a graph
-  if (records && (!is_tensor(index) || !is_index(native_array(index)))) return nullptr;
+  if (records && (!is_tensor(index) || !is_index(array_of(index)))) return nullptr;
   if (is_tensor(index) && needs_gradient(reinterpret_cast<Tensor*>(index))) return nullptr;
   Picked found;
   Array* out = locate(x, index, &found) ? gather(found) : nullptr;
@@ -270,11 +242,11 @@ PyObject* pick_item(PyObject* tensor, PyObject* index) {
 }
 
 PyObject* pick_along(PyObject* op, PyObject* const* inputs, int axis, bool slices) {
-  const Array *x = native_array(inputs[0]), *index = native_array(inputs[1]);
+  const Array *x = array_of(inputs[0]), *index = array_of(inputs[1]);
   const bool fits = x && index && index->spec->code >= kInt8 && index->spec->code <= kUInt8 &&
                     x->spec->device == index->spec->device && axis >= 0 && axis < x->spec->ndim;
   if (!fits || needs_gradient(reinterpret_cast<Tensor*>(inputs[1]))) return nullptr;
-  const Reference table(native_array(inputs[0])), places(native_array(inputs[1]));
+  const Reference table(array_of(inputs[0])), places(array_of(inputs[1]));
   Py_INCREF(table.array);  // other threads may run
   Py_INCREF(places.array);
   Array* out = slices ? take(x, index, axis) : take_along(x, index, axis);
@@ -294,7 +266,7 @@ Array* gathered(Array* x, Array* index, int axis) {
 
 bool put_item(Array* x, PyObject* index, const Array* value) {
   Picked found;
-  const Array* mask = native_array(index);
+  const Array* mask = array_of(index);
   if (mask == x) return false;
   if (value->spec->size == 1 && is_mask(mask, x->spec) && mask->spec->ndim == x->spec->ndim) {
     return put_number(x, mask, value);
@@ -313,7 +285,7 @@ bool put_item(Array* x, PyObject* index, const Array* value) {
     return false;
   }
   void* buffers[] = {address(table), address(places), address(values.array)};
-  return run_checked(plan, buffers, values.array->spec->size);
+  return run_plan(plan, buffers, values.array->spec->size, kChecked);
 }
 
 void set_take_op(PyObject* op) {

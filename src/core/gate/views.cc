@@ -1,10 +1,9 @@
 // Views of arrays, and what native arrays give without an op: shortcuts of the methods of NDArray
 // and of backend/kernels.py, which decide wherever these return None.
-#include "gate/gate.h"
+#include "gate/arguments.h"
 #include <cstring>
 
 namespace needle {
-namespace {
 
 bool is_dense(const Array* x) {
   if (!x->strides) return true;
@@ -13,6 +12,8 @@ bool is_dense(const Array* x) {
   }
   return true;
 }
+
+namespace {
 
 Array* view(const Array* x, int ndim, const int64_t* shape, const int64_t* strides,
             int64_t offset) {
@@ -134,35 +135,11 @@ Array* slice(const Array* x, int n, const int64_t* numbers) {
 namespace {
 
 // The array of an argument; null: not one of ours, or the gate is closed.
-Array* native_array(PyObject* x) {
-  if (!modes.open || !is_array(x)) return nullptr;
-  auto* array = reinterpret_cast<Array*>(x);
-  return array->storage ? array : nullptr;
-}
+Array* open_array(PyObject* x) { return modes.open ? native_array(x) : nullptr; }
 
 // The array of an argument in any device's memory; null: not one of ours, or the gate is closed.
 Array* any_array(PyObject* x) {
   return modes.open && is_view(x) ? reinterpret_cast<Array*>(x) : nullptr;
-}
-
-bool read_number(PyObject* x, int64_t* number) {
-  if (!PyLong_CheckExact(x)) return false;
-  int overflow;
-  *number = PyLong_AsLongLongAndOverflow(x, &overflow);
-  return !overflow;
-}
-
-// The numbers in a tuple or list; their count, or -1.
-int read_numbers(PyObject* x, int most, int64_t* numbers) {
-  const bool is_tuple = PyTuple_CheckExact(x);
-  if (!is_tuple && !PyList_CheckExact(x)) return -1;
-  const Py_ssize_t n = is_tuple ? PyTuple_GET_SIZE(x) : PyList_GET_SIZE(x);
-  if (n > most) return -1;
-  for (Py_ssize_t i = 0; i < n; i++) {
-    PyObject* part = is_tuple ? PyTuple_GET_ITEM(x, i) : PyList_GET_ITEM(x, i);
-    if (!read_number(part, numbers + i)) return -1;
-  }
-  return static_cast<int>(n);
 }
 
 PyObject* or_none(Array* made) {
@@ -198,40 +175,58 @@ PyObject* sliced(PyObject*, PyObject* const* args, Py_ssize_t n) {
   return or_none(slice(x, 1 + 3 * x->spec->ndim, numbers));
 }
 
-// elementwise(code, to bool, *arrays)
-PyObject* elementwise_of(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
+// The result of work into an array that is there: None if there is no such kernel.
+PyObject* written(Array* out, bool done) {
+  if (!done && PyErr_Occurred()) return nullptr;
+  return Py_NewRef(done ? reinterpret_cast<PyObject*>(out) : Py_None);
+}
+
+// elementwise(code, to, *arrays); to: None (the operands' dtype), bool's dtype, or an array
+PyObject* elementwise(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   const int n = static_cast<int>(n_args) - 2;
   int64_t code;
   Array* arrays[kMaxArgs];
   if (n < 1 || n > kMaxArgs || !read_number(args[0], &code)) return or_none(nullptr);
+  if (code < 0 || code >= kFunctions) return or_none(nullptr);
+  Array* out = native_array(args[1]);
   for (int i = 0; i < n; i++) {
-    if (!(arrays[i] = any_array(args[2 + i]))) return or_none(nullptr);
+    if (!(arrays[i] = out ? native_array(args[2 + i]) : any_array(args[2 + i]))) {
+      return or_none(nullptr);
+    }
     if (arrays[i]->spec->device != arrays[0]->spec->device) return or_none(nullptr);
   }
-  if (code < 0 || code >= kFunctions) return or_none(nullptr);
-  return result_of(arrays[0],
-                   elementwise_result(static_cast<int32_t>(code), args[1] == Py_True, arrays, n));
+  const auto function = static_cast<int32_t>(code);
+  if (out) return written(out, elementwise_into(out, function, arrays, n));
+  const bool to_bool = args[1] == dtypes[kBool];
+  if (!to_bool && args[1] != Py_None) return or_none(nullptr);
+  return result_of(arrays[0], elementwise_result(function, to_bool, arrays, n));
 }
 
-// reduced(code, array, axes, keepdims)
-PyObject* reduced(PyObject*, PyObject* const* args, Py_ssize_t n) {
+// reduce(code, array, axes, to, factor = 1); to: whether the axes stay, or an array
+PyObject* reduce(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t code, axes[kMaxDims];
-  const Array* x = n == 4 ? any_array(args[1]) : nullptr;
+  Array* out = n > 3 ? native_array(args[3]) : nullptr;
+  Array* x = n < 4 ? nullptr : out ? native_array(args[1]) : any_array(args[1]);
   const int count = x ? read_numbers(args[2], kMaxDims, axes) : -1;
-  if (count < 0 || !read_number(args[0], &code) || code < 0 || code >= kVariance)
+  const double factor = n > 4 ? PyFloat_AsDouble(args[4]) : 1.0;
+  if (PyErr_Occurred()) return nullptr;
+  if (count < 0 || !read_number(args[0], &code) || code < 0 || code >= kReductions)
     return or_none(nullptr);
   uint32_t mask = 0;
   for (int i = 0; i < count; i++) {
     if (axes[i] < 0 || axes[i] >= kMaxDims || mask >> axes[i]) return or_none(nullptr);
     mask |= 1u << axes[i];
   }
-  return result_of(x, reduction_result(static_cast<int32_t>(code), mask, args[3] == Py_True, x, 0));
+  const auto function = static_cast<int32_t>(code);
+  if (out) return written(out, reduce_into(out, function, mask, x, factor));
+  if (code >= kVariance) return or_none(nullptr);
+  return result_of(x, reduction_result(function, mask, args[3] == Py_True, x, 0));
 }
 
 // gathered_along(array, index, axis)
 PyObject* gathered_along(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t axis;
-  Array *x = n == 3 ? native_array(args[0]) : nullptr, *index = x ? native_array(args[1]) : nullptr;
+  Array *x = n == 3 ? open_array(args[0]) : nullptr, *index = x ? open_array(args[1]) : nullptr;
   if (!index || !read_number(args[2], &axis) || axis < 0 || axis >= kMaxDims) {
     return or_none(nullptr);
   }
@@ -240,9 +235,9 @@ PyObject* gathered_along(PyObject*, PyObject* const* args, Py_ssize_t n) {
 
 // Whether all are arrays like the first one but for their sizes along an axis (-1: none).
 bool are_alike(PyObject* const* arrays, Py_ssize_t n, int axis) {
-  const Array* first = n ? native_array(arrays[0]) : nullptr;
+  const Array* first = n ? open_array(arrays[0]) : nullptr;
   for (Py_ssize_t k = 0; first && k < n; k++) {
-    const Array* x = native_array(arrays[k]);
+    const Array* x = open_array(arrays[k]);
     if (!x || x->spec->code != first->spec->code || x->spec->ndim != first->spec->ndim)
       return false;
     for (int i = 0; i < first->spec->ndim; i++) {
@@ -266,9 +261,7 @@ Array* join(PyObject* const* arrays, Py_ssize_t n, int axis, bool is_new) {
     if (__builtin_mul_overflow(size, shape[i], &size)) return nullptr;
   }
   if (size >= INT64_MAX / 8) return nullptr;
-  Spec* spec = spec_of(first->code, first->device, ndim, shape);
-  Array* out = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
+  Array* out = array_empty(first->code, first->device, ndim, shape);
   if (!out) return nullptr;
   for (int i = 0; i < first->ndim; i++) strides[i] = strides_of(out)[i + (is_new && i >= axis)];
   char* place = address(out);
@@ -335,8 +328,12 @@ int dtype_code(PyObject* x) {
   return code;
 }
 
-// copied(array, dtype, in its memory order)
-PyObject* copied(PyObject*, PyObject* const* args, Py_ssize_t n) {
+// copy(array, to, in its memory order); to: a dtype, or an array
+PyObject* copy(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  if (Array* out = n == 3 ? native_array(args[1]) : nullptr) {
+    const Array* from = native_array(args[0]);
+    return written(out, from && copy_into(out, from));
+  }
   Array* x = n == 3 ? any_array(args[0]) : nullptr;
   const int code = x ? dtype_code(args[1]) : kDTypes;
   if (code == kDTypes) return or_none(nullptr);
@@ -395,14 +392,12 @@ bool padded_shape(const Spec* x, PyObject* widths, int64_t mode, int64_t* before
 // padded(array, widths, mode)
 PyObject* padded(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t mode, before[kMaxDims], shape[kMaxDims];
-  const Array* x = n == 3 ? native_array(args[0]) : nullptr;
+  const Array* x = n == 3 ? open_array(args[0]) : nullptr;
   if (!x || !read_number(args[2], &mode) || mode < 0 || mode >= kPadModes ||
       !padded_shape(x->spec, args[1], mode, before, shape)) {
     return or_none(nullptr);
   }
-  Spec* spec = spec_of(x->spec->code, x->spec->device, x->spec->ndim, shape);
-  Array* out = spec ? array_empty(spec) : nullptr;
-  Py_XDECREF(spec);
+  Array* out = array_empty(x->spec->code, x->spec->device, x->spec->ndim, shape);
   if (!out) return or_none(nullptr);
   Plan plan;
   void* buffers[2] = {address(out), address(x)};
@@ -417,7 +412,7 @@ PyObject* padded(PyObject*, PyObject* const* args, Py_ssize_t n) {
 // upload(array, buffer): whether the buffer's bytes are now the array's. Both are dense, and small:
 // while NumPy copies others may run.
 PyObject* upload(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  const Array* out = n == 2 ? native_array(args[0]) : nullptr;
+  const Array* out = n == 2 ? open_array(args[0]) : nullptr;
   Py_buffer bytes;
   if (!out || out->strides) Py_RETURN_FALSE;
   if (PyObject_GetBuffer(args[1], &bytes, PyBUF_C_CONTIGUOUS) < 0) {
@@ -444,10 +439,12 @@ PyMethodDef functions[] = {
     {"joined", function_of(joined), METH_FASTCALL,
      "joined(tuple of arrays, axis, whether it is a new one)"},
     {"taken_apart", function_of(taken_apart), METH_FASTCALL, "taken_apart(array, axis)"},
-    {"elementwise_of", function_of(elementwise_of), METH_FASTCALL,
-     "elementwise_of(code, to bool, *arrays)"},
-    {"reduced", function_of(reduced), METH_FASTCALL, "reduced(code, array, axes, keepdims)"},
-    {"copied", function_of(copied), METH_FASTCALL, "copied(array, dtype, in its memory order)"},
+    {"elementwise", function_of(elementwise), METH_FASTCALL,
+     "elementwise(code, to, *arrays). to: None, bool's dtype, or an array to write to"},
+    {"reduce", function_of(reduce), METH_FASTCALL,
+     "reduce(code, array, axes, to, factor=1). to: whether axes stay, or an array to write to"},
+    {"copy", function_of(copy), METH_FASTCALL,
+     "copy(array, to, in its memory order). to: a dtype, or an array to write to"},
     {"empty", function_of(empty), METH_FASTCALL, "empty(shape, dtype, device)"},
     {"empty_of", empty_of, METH_O, "empty_of(spec)"},
     {"gathered_along", function_of(gathered_along), METH_FASTCALL,

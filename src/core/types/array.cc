@@ -583,6 +583,13 @@ Array* array_empty(Spec* spec) {
   return array_new(spec, storage, 0, nullptr);
 }
 
+Array* array_empty(DType code, PyObject* device, int ndim, const int64_t* shape) {
+  Spec* spec = spec_of(code, device, ndim, shape);
+  Array* made = spec ? array_empty(spec) : nullptr;
+  Py_XDECREF(spec);
+  return made;
+}
+
 bool add_array_types(PyObject* module) {
   spec_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec_definition));
   array_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&array_definition));

@@ -133,6 +133,7 @@ Spec* spec_of(DType code, PyObject* device, int ndim, const int64_t* shape);
 Array* array_new(Spec* spec, Storage* storage, int64_t offset, const int64_t* strides,
                  PyTypeObject* type = nullptr);
 Array* array_empty(Spec* spec);
+Array* array_empty(DType code, PyObject* device, int ndim, const int64_t* shape);
 Array* first_array();  // of all that were allocated (Registry)
 inline bool is_array(PyObject* x) { return PyObject_TypeCheck(x, array_type); }
 // Whether it is an array in memory of the native CPU or of a Port's device (see port.h): subclasses

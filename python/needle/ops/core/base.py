@@ -33,15 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Composite", "Elementwise", "Identity", "Linear", "Multilinear", "Op", "all_ops"]
 
-# Kinds that the native gate can run without Python: the numbers of src/core/types/core.h.
-(
-    PYTHON, ELEMENTWISE, RESHAPE, PERMUTE, BROADCAST, SLICE, REDUCE, MATMUL, SUM_TO, ITEM, CAST,
-    COMPUTE,
-) = range(12)  # fmt: skip
-_VIEWS = (RESHAPE, PERMUTE, BROADCAST, SLICE, ITEM)
+KINDS = core.numbers("op")
+"""Kinds of ops that the native gate can run without Python."""
 
-PROMOTIONS = ("nothing", "all", "floating", "first")
-"""What ``promotes`` may be, as numbered in src/core/types/core.h."""
+_VIEWS = tuple(KINDS[kind] for kind in ("reshape", "permute", "broadcast", "slice", "item"))
+
+PROMOTIONS = core.numbers("promotion")
+"""What ``promotes`` may be."""
 
 OUTPUT = "output"
 """Stands in ``saves`` for the op's own result."""
@@ -118,7 +116,7 @@ class Op(graph.OpBase):
         self.save_masks = cls._masks
         self.differentiable = cls.is_differentiable
         if cls.prepare is Op.prepare:
-            self.kind, self.code = COMPUTE, PROMOTIONS.index(cls.promotes)
+            self.kind, self.code = KINDS["compute"], PROMOTIONS[cls.promotes]
             self.params = (-1 if cls.takes is None else cls.takes,)
         self.setup()
 
@@ -295,7 +293,7 @@ class Elementwise(Op):
     def setup(self) -> None:
         self.code = kernels.function_code(self.function)
         if self.code >= 0:
-            self.kind = ELEMENTWISE
+            self.kind = KINDS["elementwise"]
             self.params = (int(self.result is not None), int(self.floating))
 
     @classmethod

@@ -10,7 +10,7 @@ import numpy as np
 from needle import executor
 from needle.backend import kernels
 from needle.errors import ShapeError
-from needle.ops.core.base import MATMUL, Multilinear, sum_to
+from needle.ops.core.base import KINDS, Multilinear, sum_to
 from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import Reshape, turned
@@ -48,7 +48,7 @@ class MatMul(Multilinear):
     )
 
     def setup(self) -> None:
-        self.kind = MATMUL
+        self.kind = KINDS["matmul"]
 
     promotes = "all"
 

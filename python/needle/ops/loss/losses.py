@@ -99,6 +99,11 @@ class _CrossEntropy(Composite):
         kept = not_equal(labels, self.ignore_index)
         return kept, where(kept, labels, 0)
 
+    def expanded(self, *arrays: Any) -> Any:
+        logits, labels = arrays[:2] if len(arrays) == 2 else arrays[1:3]
+        kernels.check_labels(self.name, labels, logits.shape[-1], self.ignore_index)
+        return super().expanded(*arrays)
+
 
 class CrossEntropy(_CrossEntropy):
     """Negative logarithm of the probability that softmax gives the label, per row.
@@ -125,10 +130,6 @@ class CrossEntropy(_CrossEntropy):
 
     def compute(self, logits: Any, labels: Any) -> Any:
         return super().compute(logits, kernels.as_labels(self.name, logits, labels))
-
-    def expanded(self, logits: Any, labels: Any) -> Any:
-        kernels.check_labels(self.name, labels, logits.shape[-1], self.ignore_index)
-        return super().expanded(logits, labels)
 
     def expand(self, logits: Any, labels: Any) -> Any:
         wide = widened(logits)

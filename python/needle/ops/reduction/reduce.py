@@ -16,7 +16,7 @@ from needle.backend.axes import normalise_axes
 from needle.errors import ArgumentError, OptionError, ShapeError, called, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either, flag
-from needle.ops.core.base import OUTPUT, REDUCE, SUM_TO, Linear, Op
+from needle.ops.core.base import KINDS, OUTPUT, Linear, Op
 from needle.ops.core.dims import documented, reads, speak
 from needle.ops.core.docs import split_example
 from needle.ops.core.operands import in_dtype, widened
@@ -82,7 +82,7 @@ def reduce_natively(op: Any, function: str, *more: int) -> None:
     """Let the native gate run an op over ``axes``, with ``keepdims``, where it has the function."""
     code = kernels.reduction_code(function)
     if code >= 0 and list(op.axes) == sorted({a for a in op.axes if 0 <= a < 32}):
-        op.kind, op.code = REDUCE, code
+        op.kind, op.code = KINDS["reduce"], code
         op.params = (sum(1 << axis for axis in op.axes), int(op.keepdims), *more)
 
 
@@ -321,7 +321,7 @@ class SumTo(Linear):
     )
 
     def setup(self) -> None:
-        self.kind, self.params = SUM_TO, self.shape
+        self.kind, self.params = KINDS["sum to"], self.shape
 
     def compute(self, x: Any) -> Any:
         lead = x.ndim - len(self.shape)

@@ -20,7 +20,7 @@ from needle.dtype import DType, as_dtype
 from needle.errors import ArgumentError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either
-from needle.ops.core.base import BROADCAST, CAST, PERMUTE, RESHAPE, SLICE, Linear, Op
+from needle.ops.core.base import KINDS, Linear, Op
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Reshape(Linear):
     )
 
     def setup(self) -> None:
-        self.kind, self.params = RESHAPE, self.shape
+        self.kind, self.params = KINDS["reshape"], self.shape
 
     def compute(self, x: Any) -> Any:
         return x.reshape(self.shape)
@@ -82,7 +82,7 @@ class Permute(Linear):
     )
 
     def setup(self) -> None:
-        self.kind, self.params = PERMUTE, self.axes
+        self.kind, self.params = KINDS["permute"], self.axes
 
     def compute(self, x: Any) -> Any:
         return x.permute(self.axes)
@@ -112,7 +112,7 @@ class BroadcastTo(Linear):
     )
 
     def setup(self) -> None:
-        self.kind, self.params = BROADCAST, self.shape
+        self.kind, self.params = KINDS["broadcast"], self.shape
 
     def compute(self, x: Any) -> Any:
         return x.broadcast_to(self.shape)
@@ -149,7 +149,7 @@ class Slice(Linear):
         whole = all(isinstance(n, int) and abs(n) < 2**62 for n in flat)
         whole = whole and all(len(triple) == 3 for triple in self.ranges)
         if whole and list(self.dropped) == sorted({a for a in self.dropped if 0 <= a < 32}):
-            self.kind = SLICE
+            self.kind = KINDS["slice"]
             self.params = (sum(1 << axis for axis in self.dropped), *flat)
 
     def compute(self, x: Any) -> Any:
@@ -209,7 +209,7 @@ class Cast(Linear):
     )
 
     def setup(self) -> None:
-        self.kind, self.params = CAST, (self.dtype.code,)
+        self.kind, self.params = KINDS["cast"], (self.dtype.code,)
         self.differentiable = self.dtype.kind == "f" or config.initial().backend == "np"
 
     def compute(self, x: Any) -> Any:

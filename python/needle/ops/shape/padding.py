@@ -13,6 +13,7 @@ from needle import executor, graph
 from needle.backend import kernels, ndarray
 from needle.backend.array import dense_strides, shortcut
 from needle.backend.axes import axes_of, integer
+from needle.core import numbers
 from needle.dtype import as_dtype
 from needle.errors import ShapeError, explain, unknown
 from needle.executor import shape_of
@@ -36,8 +37,7 @@ PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", 
              "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
 
 _padded = shortcut("padded")
-_NUMBERS = {"reflect": 1, "symmetric": 2, "edge": 3, "wrap": 4}
-"""Of the modes in src/common/kernels.h."""
+_NUMBERS = numbers("pad")
 
 # ---- places ------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from needle.errors import (
     no_tensor,
 )
 from needle.executor import shape_of
-from needle.ops.core.base import COMPUTE, ITEM, PROMOTIONS, Op
+from needle.ops.core.base import KINDS, PROMOTIONS, Op
 from needle.ops.core.operands import cast, constant, promoted, read
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import broadcast_to, concat, reshape, to_device
@@ -71,7 +71,7 @@ class TupleGetItem(Op):
     structural = True
 
     def setup(self) -> None:
-        self.kind, self.params = ITEM, (self.index,)
+        self.kind, self.params = KINDS["item"], (self.index,)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return inputs  # several tensors together, which other ops refuse
@@ -113,7 +113,7 @@ class Stack(Op):
     )
 
     def setup(self) -> None:
-        self.kind, self.code, self.params = COMPUTE, PROMOTIONS.index("all"), (-1,)
+        self.kind, self.code, self.params = KINDS["compute"], PROMOTIONS["all"], (-1,)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         first = inputs[0] if len(inputs) == 1 else None
