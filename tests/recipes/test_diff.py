@@ -9,7 +9,7 @@ from dataset_files import write_mnist
 import needle as ndl
 from needle import cli, nn, optim
 from needle.errors import DataError, OptionError
-from needle.tools import diff
+from needle.tools import diff, replay
 from needle.train import Progress, Trainer, recorder
 from needle.train.recorder import RECORD, Recorder, fingerprint, read
 
@@ -131,3 +131,26 @@ def test_the_replay_finds_the_op(tmp_path, capsys):
     assert "part at step 0" in said and "settings.seed: 0 and 1" in said
     assert "first: reshape" in said and "in step 1: float32[100, 784]" in said
     assert "units in the last place" in said and "recipes" in said
+
+
+def test_a_replay_begins_at_the_last_checkpoint_that_both_runs_have(tmp_path):
+    data = tmp_path / "data"
+    write_mnist(data, 300)
+    write_mnist(data, 5, train=False)
+    words = ["train", "mlp-mnist", "--steps", "5", "--save-every", "2", "--quiet"]
+    for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
+        out = ["--data", str(data), "--out", str(tmp_path / name), "--seed", seed]
+        assert cli.main([*words, *out]) == 0
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    assert [diff.shared_checkpoint([a, b], n) for n in (1, 2, 3, 4)] == [0, 0, 3, 4]
+    assert diff.shared_checkpoint([a, c], 4) == 0
+    before, found = ndl.ops.random.get_state(), []
+    for start in ("0", "3"):
+        out = tmp_path / f"{start}.json"
+        replay.main([a, start, "4", "5", str(out)])
+        found.append(json.loads(out.read_text()))
+    ndl.ops.random.set_state(before)
+    assert found[0] == found[1] and {entry["step"] for entry in found[0]} == {5}
+    for path in (tmp_path / "a" / "checkpoints").rglob("manifest.json"):
+        path.write_text("{")
+    assert diff.shared_checkpoint([a, b], 4) == 0

@@ -174,6 +174,8 @@ def test_a_line_of_many_points_keeps_its_extremes():
 
 def test_charts_of_little():
     assert svg.chart([Line("a", [], [])]) == "" == svg.chart([Line("a", [1], [math.inf])])
-    assert "circle" in svg.chart([Line("one", [3], [0.0])])
+    one = svg.chart([Line("one", [3], [0.5])])
+    assert "<svg" not in one and "<b>0.5</b><small>one, step 3</small>" in one
+    assert "circle" in svg.chart([Line("one", [3], [0.5]), Line("two", [1, 2], [0.0, 1.0])])
     assert "1e-5" in svg.chart([Line("log", [1, 2, 3], [1e-5, 1.0, 1e5])], log=True)
     assert facts.finite({"a": [math.nan, 1.0, (math.inf,)]}) == {"a": ["nan", 1.0, ["inf"]]}

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from needle.errors import DataError, NeedleError, OptionError
+from needle.io import Checkpoints
+from needle.tensors import Tensor
 from needle.tools.report import facts
 from needle.tools.report.compare import differences
+from needle.tools.run import RunFolder
 from needle.train.recorder import RECORD, read
 
 
@@ -21,7 +24,8 @@ def diff(first: str, second: str, quick: bool = False) -> dict[str, Any]:
     """Return where two recorded runs part.
 
     The records give the last step that is known to be equal and the first that differs. Both runs
-    are then replayed up to there, and the results of all ops between are compared.
+    are then replayed, from the last checkpoint before it that is the same in both or from the
+    beginning, and the results of all ops between are compared.
 
     Args:
         first, second: folders of the runs.
@@ -106,11 +110,12 @@ def _different(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 def _replayed(runs: list[str], equal: int, last: int) -> dict[str, Any] | None:
     """Return the first result that differs when both runs are made again, or None."""
     first = max(0, equal)
+    start = shared_checkpoint(runs, first)
     with tempfile.TemporaryDirectory() as folder:
         logs = []
         for i, run in enumerate(runs):
             out = Path(folder) / f"{i}.json"
-            _run(run, first, max(last, first + 1), out)
+            _run(run, start, first, max(last, first + 1), out)
             logs.append(json.loads(out.read_text()))
         place = next(
             (i for i, (a, b) in enumerate(zip(*logs, strict=False)) if _key(a) != _key(b)), None
@@ -124,18 +129,51 @@ def _replayed(runs: list[str], equal: int, last: int) -> dict[str, Any] | None:
         values = []
         for i, run in enumerate(runs):
             out = Path(folder) / f"{i}.npy"
-            _run(run, first, max(last, first + 1), out, place)
+            _run(run, start, first, max(last, first + 1), out, place)
             values.append(np.load(out))
     return {**entry, **distance(*values)}
+
+
+def shared_checkpoint(runs: list[str], most: int) -> int:
+    """Return the step of the last checkpoint that is the same in two runs, at most a step.
+
+    Returns:
+        0 if there is none, or if one cannot be read.
+    """
+    first, second = (RunFolder(Path(run)).checkpoints for run in runs)
+    try:
+        steps = {x.step for x in first.list()} & {x.step for x in second.list()}
+        for step in sorted(steps, reverse=True):
+            if 0 < step <= most and _same(_lasting(first, step), _lasting(second, step)):
+                return step
+    except DataError:
+        pass
+    return 0
+
+
+def _lasting(checkpoints: Checkpoints, step: int) -> dict[str, Any]:
+    """Return what the rest of a run depends on; times and counts differ between equal runs."""
+    state = checkpoints.load(step)
+    return {name: state.get(name) for name in ("model", "optimizer", "random", "feed")}
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two states have the same bits."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.spec == b.spec and a.numpy().tobytes() == b.numpy().tobytes()
+    return repr(a) == repr(b)
 
 
 def _key(entry: dict[str, Any]) -> tuple[Any, ...]:
     return entry["what"], entry["value"], entry["crc"]
 
 
-def _run(run: str, first: int, last: int, out: Path, keep: int | None = None) -> None:
+def _run(run: str, start: int, first: int, last: int, out: Path, keep: int | None = None) -> None:
     """Replay a part of a run in a process of its own."""
-    command = [sys.executable, "-m", "needle.tools.replay", run, str(first), str(last), str(out)]
+    numbers = [str(n) for n in (start, first, last)]
+    command = [sys.executable, "-m", "needle.tools.replay", run, *numbers, str(out)]
     done = subprocess.run(
         [*command, *([] if keep is None else [str(keep)])],
         capture_output=True, text=True, check=False,

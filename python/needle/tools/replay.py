@@ -86,10 +86,15 @@ def _caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def replay(run: str, watch: Watch) -> None:
-    """Train as a run did, from its beginning, until the watch has seen its range.
+def replay(run: str, watch: Watch, start: int = 0) -> None:
+    """Train as a run did until the watch has seen its range.
 
     Nothing is written into the run's folder.
+
+    Args:
+        run: the run's folder.
+        watch: what is told.
+        start: step of the checkpoint to begin at; 0 for the beginning.
 
     Raises:
         OptionError: if the run was not made by a recipe.
@@ -105,10 +110,11 @@ def replay(run: str, watch: Watch) -> None:
         nancheck.observed(watch.op),
     ):
         recipe = recipes.get(known["recipe"])
-        _train(recipe, replace(settings), RunFolder(Path(folder)), watch)
+        state = RunFolder(Path(run)).checkpoints.load(start) if start else None
+        _train(recipe, replace(settings), RunFolder(Path(folder)), watch, state)
 
 
-def _train(kind: Any, settings: Any, folder: RunFolder, watch: Watch) -> None:
+def _train(kind: Any, settings: Any, folder: RunFolder, watch: Watch, state: Any) -> None:
     from needle.ops import random
 
     random.manual_seed(settings.seed)
@@ -117,15 +123,20 @@ def _train(kind: Any, settings: Any, folder: RunFolder, watch: Watch) -> None:
         raise OptionError("diff: the run has no fixed number of steps; use --steps")
     trainer = RecipeTrainer(recipe, folder, Progress(quiet=True), Stop())
     trainer.callbacks.append(watch)
+    if state is not None:
+        state["run"]["metrics"] = 0  # the folder has no lines
+        known = [type(x).__name__ for x in trainer.callbacks]
+        state["callbacks"] = {k: v for k, v in state["callbacks"].items() if k in known}
+        folder.checkpoints.save(state["run"]["step"], state)
     with suppress(Reached):
-        trainer.fit(recipe.epochs, recipe.steps)
+        trainer.fit(recipe.epochs, recipe.steps, resume=state is not None)
 
 
 def main(arguments: list[str]) -> None:
-    """Replay a run in a process of its own: RUN FIRST LAST OUT [KEEP]."""
-    run, first, last, out, *keep = arguments
+    """Replay a run in a process of its own: RUN START FIRST LAST OUT [KEEP]."""
+    run, start, first, last, out, *keep = arguments
     watch = Watch(int(first), int(last), int(keep[0]) if keep else None)
-    replay(run, watch)
+    replay(run, watch, int(start))
     if keep:
         np.save(out, watch.values if watch.values is not None else np.zeros(0))
     else:

@@ -37,7 +37,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def short(value: float) -> str:
+def short(value: float, digits: int = 4) -> str:
     """Return a number for an axis.
 
     >>> from needle.tools.report.svg import short
@@ -46,12 +46,27 @@ def short(value: float) -> str:
     """
     size = abs(value)
     if size >= 1e9 or 0 < size < 1e-3:
-        text, power = f"{value:.2e}".split("e")
+        text, power = f"{value:.{digits - 2}e}".split("e")
         return f"{text.rstrip('0').rstrip('.')}e{int(power)}"
     for limit, letter in ((1e6, "M"), (1e3, "k")):
         if size >= limit:
-            return f"{value / limit:.4g}{letter}"
-    return f"{value:.4g}"
+            return f"{value / limit:.{digits}g}{letter}"
+    return f"{value:.{digits}g}"
+
+
+def labels(values: Sequence[float]) -> list[str]:
+    """Return numbers for an axis, with as many digits as tell them apart.
+
+    >>> from needle.tools.report.svg import labels
+    >>> labels([63.25, 63.255, 63.26])
+    ['63.25', '63.255', '63.26']
+    """
+    texts: list[str] = []
+    for digits in range(4, 12):
+        texts = [short(value, digits) for value in values]
+        if len(set(texts)) == len(texts):
+            break
+    return texts
 
 
 def thinned(
@@ -73,6 +88,8 @@ def thinned(
 def chart(lines: Sequence[Line], unit: str = "", log: bool = False) -> str:
     """Return a chart of lines over steps; empty if no line has a finite point.
 
+    Where no line has two points, there are numbers in its place.
+
     Args:
         lines: the curves; each gets the next of the page's colours.
         unit: of the values, written beside their axis.
@@ -83,6 +100,8 @@ def chart(lines: Sequence[Line], unit: str = "", log: bool = False) -> str:
     values = [y for _, points in kept for _, y in points]
     if not values:
         return ""
+    if all(len(points) == 1 for _, points in kept):
+        return _numbers([(name, *points[0]) for name, points in kept])
     log = log and min(values) > 0
     scale = math.log10 if log else float
     low, high = _range([scale(v) for v in values])
@@ -111,6 +130,15 @@ def chart(lines: Sequence[Line], unit: str = "", log: bool = False) -> str:
     return f'<svg class="chart" {box}>{"".join(parts)}</svg><div class="keys">{legend}</div>'
 
 
+def _numbers(found: Sequence[tuple[str, float, float]]) -> str:
+    """Return figures of one point each: the value, the curve's name and the step."""
+    return "".join(
+        f'<div class="number"><b>{escape(short(y))}</b><small>{escape(name)}, step {x:,.0f}</small>'
+        "</div>"
+        for name, x, y in found
+    )
+
+
 def _range(values: Sequence[float]) -> tuple[float, float]:
     """Return the ends of an axis: those of the values, with a little room."""
     low, high = min(values), max(values)
@@ -124,9 +152,9 @@ def _axes(first: float, last: float, low: float, high: float, log: bool, unit: s
     marks = ticks(low, high)
     if log:
         marks = [float(m) for m in range(math.ceil(low), math.floor(high) + 1)] or marks
-    for mark in marks:
+    texts = [escape(x) for x in labels([10.0**mark if log else mark for mark in marks])]
+    for mark, text in zip(marks, texts, strict=True):
         y = HEIGHT - BOTTOM - (mark - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
-        text = escape(short(10.0**mark if log else mark))
         parts.append(
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
