@@ -10,7 +10,7 @@ from steps import floats, labels
 
 import needle as ndl
 from needle import config, core, nn, optim
-from needle.compile import memory
+from needle.compile import again, memory
 from needle.errors import OutOfMemoryError
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="needs the native module")
@@ -100,6 +100,28 @@ def test_what_a_call_takes_is_what_was_forecast():
     assert fits == [False, True]
 
 
+def test_cheap_results_are_computed_again_and_not_kept(monkeypatch):
+    def trained():
+        rng = np.random.default_rng(0)
+        ndl.manual_seed(0)
+        model = nn.Sequential(
+            *[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(8)]
+        )
+        rule, loss = optim.SGD(model.parameters(), lr=0.1), nn.SoftmaxLoss()
+        step = ndl.compile(lambda x, y: rule.minimize(loss(model(x), y)))
+        given = floats(rng, 512, WIDTH), labels(rng, 512)
+        for _ in range(3):
+            step(*given)
+        return program_of(step), [p.numpy() for p in model.parameters()]
+
+    kept, expected = trained()
+    monkeypatch.setattr(again, "SMALLEST", 512 * WIDTH * 4)
+    program, found = trained()
+    assert program.arena_bytes < kept.arena_bytes - 3 * 512 * WIDTH * 4
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 def test_explain_names_what_is_alive_at_the_peak():
     step, *_ = deep_step(3)
     most = memory.peak(program_of(step))
@@ -112,3 +134,15 @@ def test_explain_names_what_is_alive_at_the_peak():
     double = ndl.compile(lambda x: x * 2, mode="python")
     double(ndl.Tensor([1.0]))
     assert "peak:" not in ndl.explain(double)
+
+
+def test_another_number_of_threads_is_another_program_with_the_same_bits():
+    x = ndl.Tensor(np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32))
+    product = ndl.compile(lambda x: ndl.nn.functional.softmax(x @ x, -1).sum(0))
+    found = []
+    for threads in (1, 2, 1):
+        with ndl.config(threads=threads):
+            found.append(product(x).numpy())
+    assert len(product.calls()) == 2
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)

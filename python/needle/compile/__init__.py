@@ -6,6 +6,7 @@ cells.py      places outside that a program reads and writes
 build.py      from a trace to a listing
 listing.py    the listing, and the protocol of programs
 passes.py     the passes over listings, by the exact rules of rules.py
+again.py      computes again what is large and cheap
 program.py    the program in Python
 call.py       a program with its places, ready to run
 places.py     brings a program's arrays and stores its results

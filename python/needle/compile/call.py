@@ -6,6 +6,7 @@ from typing import Any
 
 from needle import core, graph, tracing
 from needle.compile import cells, frames, lower, rules
+from needle.compile.again import again
 from needle.compile.build import Bound, Results
 from needle.compile.fuse import fuse
 from needle.compile.passes import rewritten, run_passes
@@ -199,6 +200,7 @@ def _program(listing: Any, mode: str) -> tuple[Any, str]:
     """Return the native program of a listing, or else the Python one and why."""
     if mode == "python":
         return PythonProgram(listing), "as asked for"
+    listing = again(listing)
     found = lower.lower(fuse(listing) if mode == "on" else listing)
     return (PythonProgram(listing), lower.why()) if found is None else (found, "")
 
