@@ -423,7 +423,7 @@ bool plan_rows(Plan* plan, const Loops& loops, const Operand& out, const Operand
   for (int i = 0; i < n; ++i) operands[1 + i] = &inputs[i];
   auto* rows = reinterpret_cast<Rows*>(plan->state);
   const int64_t block = size < 16 * kLargeBlock ? kBlock : kLargeBlock;
-  if (!plan_walk(&rows->walk, operands, 1 + n, block, block)) return false;
+  if (!plan_walk(&rows->walk, operands, 1 + n, block)) return false;
   const Loop loop = loop_over_row(loops, rows->walk);
   const bool equal = has_equal_rows(rows->walk, loop.uniform);
   rows->together = rows_together(rows->walk, operands, equal);

@@ -53,10 +53,9 @@ int transposed_dim(const Walk& walk) {
   return 0;
 }
 
-void choose_block(Walk* walk, int64_t tile, int64_t square_tile) {
+void choose_block(Walk* walk, int64_t tile) {
   constexpr int64_t kTransposedRows = 64;
   int rows_dim = transposed_dim(*walk);
-  if (rows_dim != 0) tile = square_tile;
   int width = 1 + walk->operands;
   for (int d = rows_dim; d > 1; --d)
     std::swap_ranges(walk->dim(d), walk->dim(d) + width, walk->dim(d - 1));
@@ -73,8 +72,7 @@ void choose_block(Walk* walk, int64_t tile, int64_t square_tile) {
 
 }  // namespace
 
-bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile,
-               int64_t square_tile) {
+bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile) {
   constexpr int kCapacity = sizeof(walk->sizes) / sizeof(int64_t);
   const Operand& out = *operands[0];
   walk->ndim = 0;
@@ -100,7 +98,7 @@ bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t ti
     for (int i = 0; i < count; ++i) dim[1 + i] = operands[i]->strides[d];
   }
   pad_dims(walk);
-  choose_block(walk, tile, square_tile);
+  choose_block(walk, tile);
   return true;
 }
 

@@ -5,10 +5,9 @@
 namespace needle::NEEDLE_ISA {
 
 constexpr int kMaxOperands = 32;
-// Bytes of the widest register in a tile. Tiles of long programs must stay in the first cache;
-// those of one function may be larger, and transposed operands want long pieces of memory in both
-// directions.
-constexpr int64_t kTileBytes = 2048, kFewTileBytes = 16384, kSquareTileBytes = 16384;
+// Bytes of the widest register in a tile: as many as the first cache holds of all tiles. Transposed
+// operands want long pieces of memory in both directions.
+constexpr int64_t kLeastTileBytes = 2048, kMostTileBytes = 16384;
 
 // Dims are merged and reordered, innermost first. A block is `rows` x `cols` elements of the dims
 // 1 and 0; the last ones in each dim are smaller.
@@ -22,10 +21,8 @@ struct Walk {
 };
 
 // operands[0] is an output: its memory order decides the order of the walk. `tile` is the most
-// elements in a block, `square_tile` if an operand is transposed. Returns false if the state cannot
-// hold this many operands and dims.
-bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile,
-               int64_t square_tile);
+// elements in a block. Returns false if the state cannot hold this many operands and dims.
+bool plan_walk(Walk* walk, const Operand* const* operands, int count, int64_t tile);
 
 // Whether every block of this operand lies dense in memory.
 bool is_dense(const Walk& walk, int operand);

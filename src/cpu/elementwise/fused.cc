@@ -12,8 +12,10 @@ namespace {
 
 constexpr int kSlots = 40, kSquareSlots = 4;
 constexpr int kPad = 64;  // keeps tiles off the same cache sets
-constexpr int64_t kTilesBytes = kSlots * (kTileBytes + kPad);
-static_assert(kTilesBytes >= kSquareSlots * (kSquareTileBytes + kPad));
+constexpr int64_t kTilesBytes = kSlots * (kLeastTileBytes + kPad);
+constexpr int64_t kNearBytes = 32 << 10;  // of all tiles, if there are so few: the first cache
+static_assert(kTilesBytes >= kSquareSlots * (kMostTileBytes + kPad));
+static_assert(kTilesBytes >= kNearBytes / kLeastTileBytes * (kLeastTileBytes + kPad));
 constexpr int kRegisters = kMaxOperands + kMaxNumbers + kMaxFused;
 static_assert(kRegisters <= INT8_MAX);
 constexpr int64_t kPiece = 512;  // elements computed at a time beside an operand that is repeated
@@ -96,12 +98,12 @@ int assign_slots(TileProgram* program, const int8_t* last_use) {
   return used;
 }
 
-// Chooses blocks of at most so many bytes. Returns how many tiles there are, or 0: too many
+// Chooses blocks of at most so many elements. Returns how many tiles there are, or 0: too many
 // operands and dimensions.
 int place_values(TileProgram* program, const Operand* const* operands, const int8_t* last_use,
-                 int64_t tile, int64_t square_tile) {
+                 int64_t tile) {
   const int count = program->n_outs + program->n_inputs;
-  if (!plan_walk(&program->walk, operands, count, tile, square_tile)) return 0;
+  if (!plan_walk(&program->walk, operands, count, tile)) return 0;
   for (int i = 0; i < count; ++i) {
     Role& operand = program->operands[i];
     operand.dense = is_dense(program->walk, i);
@@ -121,13 +123,15 @@ const char* choose_blocks(TileProgram* program, const Operand* const* operands,
   int8_t last_use[kRegisters];
   find_uses(program, last_use);
   const bool few = registers - program->n_numbers <= kSquareSlots;
-  const int64_t bytes = few ? kFewTileBytes : kTileBytes;
-  const int64_t square_bytes = few ? kSquareTileBytes : kTileBytes;
-  const int slots = place_values(program, operands, last_use, bytes / item, square_bytes / item);
-  if (slots == 0) return "too many operands and dimensions";
-  if (slots > kSlots || slots * (square_bytes + kPad) > kTilesBytes)
-    return "too many values are alive at once";
-  program->slot_bytes = static_cast<int16_t>(square_bytes + kPad);
+  int64_t bytes = kMostTileBytes;
+  for (;; bytes /= 2) {
+    const int slots = place_values(program, operands, last_use, bytes / item);
+    if (slots == 0) return "too many operands and dimensions";
+    if (slots > kSlots) return "too many values are alive at once";
+    const bool fit = (few && slots <= kSquareSlots) || slots * bytes <= kNearBytes;
+    if (fit || bytes == kLeastTileBytes) break;
+  }
+  program->slot_bytes = static_cast<int16_t>(bytes + kPad);
   int64_t size = kItemSize[operands[0]->dtype];
   for (int d = 0; d < program->walk.ndim; ++d) size *= program->walk.dim(d)[0];
   program->streams = size >= elementwise_streaming_bytes();
@@ -353,7 +357,7 @@ class Interpreter {
   int64_t filled_count_[kMaxOperands];
   int8_t output_of_[kMaxFused];   // the output that each instruction gives; -1: none
   bool is_direct_[kMaxOperands];  // the output may be written before the last instruction
-  alignas(64) char raw_[kSquareTileBytes];
+  alignas(64) char raw_[kMostTileBytes];
   alignas(64) char tiles_[kTilesBytes];
 };
 
