@@ -26,7 +26,7 @@ from needle.ops.core.base import Elementwise, Op
 from needle.ops.shape.movement import Cast
 from needle.ops.shape.tuples import TupleGetItem
 
-SMALLEST, SMALLEST_HALVES = 1 << 16, 1 << 18
+SMALLEST, SMALLEST_HALVES = 1 << 14, 1 << 18
 """Elements from which on chains are fused, and casts of half precision with them; shorter ones
 were not faster. Nor is arithmetic in bfloat16, whose results have to be rounded at each step."""
 MOST_STEPS, MOST_OPERANDS, MOST_NUMBERS = 24, 16, 12
