@@ -195,6 +195,10 @@ class Backend(CourseDevice):
         """Return the positions of true elements of bools, int64 [axes, count]."""
         return None
 
+    def searchsorted(self, out: NDArray, edges: NDArray, values: NDArray, right: bool) -> bool:
+        """out = insertion positions of values into edges, before or after equal ones."""
+        return False
+
     def triangle(self, out: NDArray, x: NDArray, k: int, upper: bool) -> bool:
         """out = x where column - row <= k (upper: >= k), else zero."""
         return False

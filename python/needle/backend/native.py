@@ -119,6 +119,12 @@ class NativeBackend(CourseTiles, Backend):
     def nonzero(self, x: Any) -> Any:
         return self.core.nonzero(x if x.is_dense() else x.copy())
 
+    def searchsorted(self, out: Any, edges: Any, values: Any, right: bool) -> bool:
+        if self.core.is_recording() or edges.dtype is dtypes.bfloat16:
+            return False
+        view(out)[...] = np.searchsorted(view(edges), view(values), "right" if right else "left")
+        return True
+
     def triangle(self, out: Any, x: Any, k: int, upper: bool) -> bool:
         self.core.triangle(out, x, k, upper)
         return True

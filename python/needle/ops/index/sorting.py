@@ -166,6 +166,9 @@ class SearchSorted(Op):
             raise ShapeError(f"searchsorted: expected edges with one axis, got shape {edges.shape}")
         kernels.same_device(self.name, edges, values)
         count, device = edges.size, edges.device
+        out = ndarray.empty(values.shape, dtypes.int64, device)
+        if device.backend.searchsorted(out, edges, values, self.side == "right"):
+            return out
         low = ndarray.full((values.size,), 0, dtypes.int64, device)
         if count == 0:
             return low.reshape(values.shape)
