@@ -158,6 +158,18 @@ struct AugmentTable {
   bool normalise;  // at last, as plan_normalise_images
 };
 
+// Functions that are applied to a product one after the other, while its rows are in a cache.
+constexpr int kMostEpilogue = 4;
+struct EpilogueStep {
+  int32_t function;  // unary or binary
+  bool value_first;  // of a binary one: is the value so far the first operand?
+  Operand operand;   // the other one, broadcast to the product: a row, or dense as that
+};
+struct Epilogue {
+  int32_t length, kept;  // kept: the value before this step is a result, too; negative: none
+  EpilogueStep steps[kMostEpilogue];
+};
+
 // Planning functions return null, or a static text that says why the kernel is not available;
 // the caller then raises, or falls back to an expansion. `axes` is a bit mask. Unless a comment
 // says otherwise inputs may have any strides, out is dense in C order and does not overlap them.
@@ -373,6 +385,10 @@ struct Kernels {
   // mirrored or repeated. buffers: out, x.
   const char* (*plan_pad)(Plan*, int32_t mode, const Operand& out, const Operand& x,
                           const int64_t* before);
+  // A product and what follows, with the bits of separate kernels. buffers: out (the value that is
+  // kept, if one is), a, b, the last value if one is kept (laid out as out), the other operands.
+  const char* (*plan_matmul_epilogue)(Plan*, const Operand& out, const Operand& a, const Operand& b,
+                                      const Epilogue&);
 };
 
 }  // namespace needle

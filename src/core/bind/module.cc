@@ -100,6 +100,37 @@ void matmul_add(nb::handle out, nb::handle a, nb::handle b) {
   run(plan, {native(out), native(a), native(b)});
 }
 
+// Whether there is a kernel. steps: (function, place of the value among its operands, or -1 if it
+// is the only one); others: the other operands; last: None, or what takes the last value, if out
+// takes that before the step `kept`.
+bool matmul_epilogue(nb::handle out, nb::handle a, nb::handle b, nb::list steps, nb::list others,
+                     int kept, nb::handle last) {
+  Epilogue epilogue{0, kept, {}};
+  std::vector<void*> buffers{address(native(out)), address(native(a)), address(native(b)),
+                             last.is_none() ? nullptr : address(native(last))};
+  if (nb::len(steps) > kMostEpilogue || nb::len(others) > kMostEpilogue) return false;
+  for (nb::handle step : steps) {
+    EpilogueStep& own = epilogue.steps[epilogue.length++];
+    own.function = nb::cast<int>(step[0]);
+    const int place = nb::cast<int>(step[1]);
+    if (place < 0) continue;
+    const Array* other = native(others[buffers.size() - 4]);
+    own.value_first = place == 0;
+    own.operand = operand(other);
+    buffers.push_back(address(other));
+  }
+  Plan plan;
+  if (kernels->plan_matmul_epilogue(&plan, operand(native(out)), operand(native(a)),
+                                    operand(native(b)), epilogue)) {
+    return false;
+  }
+  if (noted(plan, buffers, 0)) return true;
+  void* scratch = workspace_of(plan);
+  const Released released;
+  plan.run(&plan, buffers.data(), scratch);
+  return true;
+}
+
 int64_t gather(nb::handle out, nb::handle x, nb::handle index, int axis) {
   Plan plan;
   check(kernels->plan_gather(&plan, operand(native(out)), operand(native(x)),
@@ -222,6 +253,8 @@ NB_MODULE(_core, m) {
   m.def("extremes", &extremes);
   m.def("matmul", &needle::matmul);
   m.def("matmul_add", &needle::matmul_add, "out += a @ b, of two matrices.");
+  m.def("matmul_epilogue", &needle::matmul_epilogue, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg(), nb::arg(), nb::arg() = nb::none());
   m.def("gather", &gather);
   m.def("scatter_add", &scatter_add);
   m.def("sort", &needle::sort);

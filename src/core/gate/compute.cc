@@ -415,26 +415,52 @@ bool fit(Product* p, Array* const* x) {
 
 namespace {
 
-Array* matmul(Array* const* x) {
+// A product, and the sum of it and a row, if there is one: null, or x[2].
+const char* plan_product(Plan* plan, const Product& p, const Spec* out, const Array* row) {
+  const DType code = out->code;
+  const Operand result = {code, p.ndim, p.shape, out->strides};
+  const Operand a = {code, p.ndim, p.sizes[0], p.strides[0]};
+  const Operand b = {code, p.ndim, p.sizes[1], p.strides[1]};
+  if (!row) return kernels->plan_matmul(plan, result, a, b);
+  int64_t strides[kMaxDims];
+  broadcast_strides(row, p.ndim, p.shape, strides);
+  const Epilogue epilogue = {1, -1, {{k_add, true, {row->spec->code, p.ndim, p.shape, strides}}}};
+  return kernels->plan_matmul_epilogue(plan, result, a, b, epilogue);
+}
+
+Array* matmul(Array* const* x, const Array* row) {
   if (!x[0]->storage) return matmul_elsewhere(x);
   Product p;
   if (!fit(&p, x)) return nullptr;
   const DType code = x[0]->spec->code;
   const int64_t inner = p.sizes[0][p.ndim - 1];
-  if (inner == 1 && code <= kFloat16) return elementwise_result(k_multiply, false, x, 2);
+  if (inner == 1 && code <= kFloat16)
+    return row ? nullptr : elementwise_result(k_multiply, false, x, 2);
   Spec* spec = spec_of(code, x[0]->spec->device, p.ndim, p.shape);
   if (!spec) return nullptr;
   Plan plan;
-  const char* refused = kernels->plan_matmul(&plan, {code, p.ndim, p.shape, spec->strides},
-                                             {code, p.ndim, p.sizes[0], p.strides[0]},
-                                             {code, p.ndim, p.sizes[1], p.strides[1]});
-  Array* out = refused ? nullptr : array_empty(spec);
+  Array* out = plan_product(&plan, p, spec, row) ? nullptr : array_empty(spec);
   Py_DECREF(spec);
   if (!out) return nullptr;
-  void* buffers[3] = {out->storage->data, address(x[0]), address(x[1])};
-  if (run_plan(plan, buffers, out->spec->size * inner / 16)) return out;
+  void* buffers[5] = {out->storage->data, address(x[0]), address(x[1]), nullptr,
+                      row ? address(row) : nullptr};
+  if (run_plan(plan, buffers, row ? 5 : 3, out->spec->size * inner / 16, 0)) return out;
   Py_DECREF(out);
   return nullptr;
+}
+
+// x[0] @ x[1] + x[2], a row [n] or [1, n].
+Array* matmul_bias(Array* const* x) {
+  const Spec *right = x[1]->spec, *row = x[2]->spec;
+  if (right->ndim < 2 || row->ndim < 1 || row->ndim > 2) return nullptr;
+  if (row->size != row->shape[row->ndim - 1] || row->size != right->shape[right->ndim - 1])
+    return nullptr;
+  Array* out = x[0]->storage ? matmul(x, x[2]) : nullptr;
+  if (out || PyErr_Occurred()) return out;
+  Array* terms[2] = {matmul(x, nullptr), x[2]};
+  if (terms[0]) out = elementwise_result(k_add, false, terms, 2);
+  Py_XDECREF(terms[0]);
+  return out;
 }
 
 }  // namespace
@@ -450,7 +476,7 @@ Array* compute(const Op* op, Array* const* x, int n) {
       if (op->params[1] && n > 0 && x[n - 1]->spec->code > kFloat16) return nullptr;
       return elementwise_result(op->code, op->params[0], x, n);
     case kMatMul:
-      return n == 2 ? matmul(x) : nullptr;
+      return n == 2 ? matmul(x, nullptr) : n == 3 ? matmul_bias(x) : nullptr;
     default:
       break;
   }

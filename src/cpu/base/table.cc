@@ -79,6 +79,7 @@ static Kernels table = {
     plan_searchsorted,
     plan_triangle,
     plan_pad,
+    plan_matmul_epilogue,
 };
 
 }  // namespace needle::NEEDLE_ISA

@@ -4,6 +4,7 @@
 // tile stay in the first while all columns of b's block pass.
 #pragma once
 #include "base/axes.h"
+#include "gemm/epilogue.h"
 #include "gemm/pack.h"
 #include "gemm/tile.h"
 
@@ -83,12 +84,21 @@ struct Product {
   Strides b_strides;
   T* c;
   int64_t c_row;
-  T* packed_a;
-  T* packed_b;
+  T* packed_a = nullptr;
+  T* packed_b = nullptr;
   Lines<T> next_a = {}, next_b = {};  // the operands of the product after this
   // bfloat16 for the matrix unit, instead of a and b, and where it says that it could not.
   const uint16_t *half_a = nullptr, *half_b = nullptr;
   bool* unfit = nullptr;
+  // What follows, on the buffers of the whole product, of which c is a part.
+  const EpiloguePlan* epilogue = nullptr;
+  void* const* buffers = nullptr;
+
+  // Of rows i.. and columns j.. after these steps of k.
+  void finish(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t steps) const {
+    if (epilogue && steps == k)
+      finish_rows(*epilogue, buffers, c + i * c_row + j - as<T>(buffers[0]), rows, width);
+  }
 };
 
 template <class T>
@@ -310,6 +320,7 @@ void Multiplier<T>::multiply_row_of_tiles(int64_t i, int64_t height, bool own) {
     fetching.set_next(t);
     any_tile_for<T>(height, parts(t.width, kLanes<T>))(t);
   }
+  o_.finish(i, height, block_.j_begin, block_.j_end - block_.j_begin, block_.p + block_.k);
 }
 
 // All of it, by one thread, with a class like Multiplier.

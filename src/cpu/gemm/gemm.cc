@@ -375,7 +375,7 @@ bool plan_vector(Plan* plan, const ProductState& s, DType dtype) {
   return by(rows_of_a) || by(columns_of_b);
 }
 
-const char* plan_integers(Plan* plan, ProductState& s) {
+void plan_integers(Plan* plan, ProductState& s) {
   s.team = team_size(s.batches * s.m, s.batches * s.m * s.n * s.k);
   switch (s.in_size) {
     case 1:
@@ -391,11 +391,16 @@ const char* plan_integers(Plan* plan, ProductState& s) {
       plan->run = run_integers<uint64_t>;
       break;
   }
+}
+
+const char* finished_later(Plan* plan, const EpiloguePlan* epilogue) {
+  if (epilogue) finish_later(plan, *epilogue);
   return nullptr;
 }
 
+// Tiles finish their rows; other results are finished at the end.
 const char* plan_product(Plan* plan, const Operand& out, const Operand& a, const Operand& b,
-                         bool add) {
+                         bool add, const EpiloguePlan* epilogue) {
   if (out.ndim < 2 || a.ndim != out.ndim || b.ndim != out.ndim) return "matmul: expected matrices";
   if (a.dtype != b.dtype || a.dtype != out.dtype) return "matmul: dtypes differ";
   if (a.dtype == kBool) return "matmul: not defined for bool";
@@ -407,11 +412,17 @@ const char* plan_product(Plan* plan, const Operand& out, const Operand& a, const
   if (work >= kMostWork) return "matmul: 2^60 multiplications or more";
   if (work == 0) {
     plan->run = add ? run_nothing : run_zeros;
-    return nullptr;
+    return finished_later(plan, epilogue);
   }
-  if (!is_floating(a.dtype)) return plan_integers(plan, s);
+  if (!is_floating(a.dtype)) {
+    plan_integers(plan, s);
+    return finished_later(plan, epilogue);
+  }
   s.read = nullptr;
-  if (kItemSize[a.dtype] >= 4 && !by_rows && !add && plan_vector(plan, s, a.dtype)) return nullptr;
+  if (kItemSize[a.dtype] >= 4 && !by_rows && !add && plan_vector(plan, s, a.dtype))
+    return finished_later(plan, epilogue);
+  s.has_epilogue = epilogue;
+  if (epilogue) epilogue_of(plan) = *epilogue;
   if (a.dtype == kFloat64) return plan_blocks<double>(plan, s, a.dtype);
   if (a.dtype != kFloat32) {
     s.read = reader<float>(a.dtype);
@@ -440,13 +451,22 @@ void use_matrix_unit([[maybe_unused]] bool on) {
 }
 
 const char* plan_matmul(Plan* plan, const Operand& out, const Operand& a, const Operand& b) {
-  return plan_product(plan, out, a, b, false);
+  return plan_product(plan, out, a, b, false, nullptr);
 }
 
 const char* plan_matmul_add(Plan* plan, const Operand& out, const Operand& a, const Operand& b) {
   if (a.dtype != kFloat32 && a.dtype != kFloat64) return "matmul_add: float32 or float64";
   if (out.ndim != 2) return "matmul_add: expected two matrices";
-  return plan_product(plan, out, a, b, true);
+  return plan_product(plan, out, a, b, true, nullptr);
+}
+
+const char* plan_matmul_epilogue(Plan* plan, const Operand& out, const Operand& a, const Operand& b,
+                                 const Epilogue& epilogue) {
+  static_assert(sizeof(ProductState) + sizeof(EpiloguePlan) <= kPlanBytes);
+  if (out.ndim < 2) return "matmul: expected matrices";
+  EpiloguePlan finishing;
+  if (const char* problem = plan_epilogue(&finishing, out, epilogue)) return problem;
+  return plan_product(plan, out, a, b, false, &finishing);
 }
 
 }  // namespace needle::NEEDLE_ISA

@@ -9,6 +9,8 @@ void use_matrix_unit(bool on);
 void set_products(int32_t by_rows);
 const char* plan_matmul(Plan*, const Operand& out, const Operand& a, const Operand& b);
 const char* plan_matmul_add(Plan*, const Operand& out, const Operand& a, const Operand& b);
+const char* plan_matmul_epilogue(Plan*, const Operand& out, const Operand& a, const Operand& b,
+                                 const Epilogue&);
 const char* plan_reduce(Plan*, int32_t reduction, const Operand& out, const Operand& x,
                         uint32_t axes, double factor);
 const char* plan_scan(Plan*, int32_t scan, const Operand& out, const Operand& x, int32_t axis);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "base/convert.h"
 #include "gemm/blocks.h"
@@ -23,6 +24,7 @@ struct ProductState : Blocking {
   int team;
   int64_t packed_a, packed_b, area;  // workspace in elements; area: all that a thread needs
   int64_t in_size, out_size;         // bytes of an element
+  bool has_epilogue;                 // which finishes rows (epilogue_of)
   Read<float> read;                  // float16 and bfloat16: a copy in floats is multiplied
   Write<float> write;
 };
@@ -47,6 +49,7 @@ inline Strides copy_to_floats(const ProductState& s, float* out, const void* x, 
 template <class M>
 void multiply_halves(const ProductState& s, Product<float> o, const void* a, const void* b,
                      void* c) {
+  const EpiloguePlan* epilogue = std::exchange(o.epilogue, nullptr);
   float* a_copy = o.packed_b + s.packed_b;
   float* b_copy = a_copy + round_up(s.part_m * s.k, 16);
   float* c_copy = b_copy + round_up(s.k * s.part_n, 16);
@@ -67,19 +70,25 @@ void multiply_halves(const ProductState& s, Product<float> o, const void* a, con
     o.b = b_copy;
     multiply<M>(s, o);
   }
-  for (int64_t i = 0; i < o.m; ++i)
+  const int64_t at = (as<char>(c) - as<char>(o.buffers[0])) / s.out_size;
+  for (int64_t i = 0; i < o.m; ++i) {
     s.write(byte_offset(c, i * s.n * s.out_size), c_copy + i * o.n, o.n);
+    if (epilogue) finish_rows(*epilogue, o.buffers, at + i * s.n, 1, o.n);
+  }
 }
 
 // Of matrices [.., index], rows i.. of a and c, columns j.. of b and c.
 template <class T>
-Product<T> product_at(const ProductState& s, void* const* buffers, int64_t index, int64_t i,
-                      int64_t j) {
+Product<T> product_at(const Plan* plan, void* const* buffers, int64_t index, int64_t i, int64_t j) {
+  const ProductState& s = state_of<ProductState>(plan);
   const Offsets at = s.batch.at(index);
   const void* a = byte_offset(buffers[1], (at.x + i * s.a.row) * s.in_size);
   const void* b = byte_offset(buffers[2], (at.out + j * s.b.column) * s.in_size);
   void* c = byte_offset(buffers[0], (index * s.m * s.n + i * s.n + j) * s.out_size);
-  return {s.m - i, s.n - j, s.k, as<T>(a), s.a, as<T>(b), s.b, as<T>(c), s.n, nullptr, nullptr};
+  Product<T> o = {s.m - i, s.n - j, s.k, as<T>(a), s.a, as<T>(b), s.b, as<T>(c), s.n};
+  o.epilogue = s.has_epilogue ? &epilogue_of(plan) : nullptr;
+  o.buffers = buffers;
+  return o;
 }
 
 template <class T>
@@ -96,13 +105,13 @@ int64_t run_blocks(const Plan* plan, void* const* buffers, void* workspace) {
   const int64_t per_matrix = s.parts_m * s.parts_n;
   run_tasks(s.team, s.batches * per_matrix, [&](int64_t task, int thread) {
     const int64_t index = task / per_matrix, part = task % per_matrix;
-    Product<T> o =
-        product_at<T>(s, buffers, index, part % s.parts_m * s.part_m, part / s.parts_m * s.part_n);
+    Product<T> o = product_at<T>(plan, buffers, index, part % s.parts_m * s.part_m,
+                                 part / s.parts_m * s.part_n);
     o.m = least(s.part_m, o.m);
     o.n = least(s.part_n, o.n);
     use_area(s, o, workspace, thread);
     if (s.fetches_next && index + s.team < s.batches) {
-      const Product<T> next = product_at<T>(s, buffers, index + s.team, 0, 0);
+      const Product<T> next = product_at<T>(plan, buffers, index + s.team, 0, 0);
       o.next_a = {next.a, 1, s.m * s.k, 0};
       o.next_b = {next.b, 1, s.k * s.n, 0};
     }
@@ -143,7 +152,7 @@ int64_t run_small(const Plan* plan, void* const* buffers, void* workspace) {
     t.padded = packs;
     const int64_t end = least(s.batches, (task + 1) * per_task);
     for (int64_t index = task * per_task; index < end; ++index) {
-      const Product<T> o = product_at<T>(s, buffers, index, 0, 0);
+      const Product<T> o = product_at<T>(plan, buffers, index, 0, 0);
       if (packs) pack_panel(packed, pitch, o.b, s.n, s.b.column, s.k, s.b.row);
       t.b = packs ? packed : o.b;
       for (int64_t i = 0, height; i < s.m; i += height) {
@@ -152,6 +161,7 @@ int64_t run_small(const Plan* plan, void* const* buffers, void* workspace) {
         t.c = o.c + i * s.n;
         any_tile_for<T>(height, parts(s.n, kLanes<T>))(t);
       }
+      o.finish(0, s.m, 0, s.n, s.k);
     }
   });
   return -1;
@@ -247,7 +257,7 @@ int64_t run_helping(const Plan* plan, void* const* buffers, void* workspace) {
   Offer* offers = static_cast<Offer*>(workspace);
   for (int64_t index = 0; index < s.batches; ++index) {
     for (int64_t i = 0; i < s.team * s.stages; ++i) new (offers + i) Offer;
-    const Product<T> o = product_at<T>(s, buffers, index, 0, 0);
+    const Product<T> o = product_at<T>(plan, buffers, index, 0, 0);
     const Helpers<M> helpers(s, o, offers);
     parallel(s.team, [&](int thread) { helpers.run(offers + s.team * s.stages, thread); });
   }
@@ -268,7 +278,7 @@ int64_t run_columns(const Plan* plan, void* const* buffers, void* workspace) {
         const int64_t j = owner * s.part_n + piece * s.shared_n;
         const int64_t end = least(least(j + s.shared_n, (owner + 1) * s.part_n), s.n);
         if (j >= end) return;
-        Product<T> o = product_at<T>(s, buffers, index, 0, j);
+        Product<T> o = product_at<T>(plan, buffers, index, 0, j);
         o.n = end - j;
         use_area(s, o, workspace, thread);
         multiply<M>(s, o);

@@ -112,8 +112,13 @@ class UnitMultiplier {
     return panel;
   }
 
-  // The last strip of b may be one alone.
   void multiply_panel(const std::byte* a, int64_t i, int64_t height) {
+    multiply_strips(a, i, height);
+    o_.finish(i, height, block_.j_begin, block_.j_end - block_.j_begin, block_.p + block_.k);
+  }
+
+  // The last strip of b may be one alone.
+  void multiply_strips(const std::byte* a, int64_t i, int64_t height) {
     const int64_t steps = parts(block_.k, kStripSteps), width = block_.j_end - block_.j_begin;
     const int64_t whole = round_up(width, kStripWidth) / kColumns * kColumns;
     const UnitResult out = {o_.c + i * o_.c_row + block_.j_begin, o_.c_row, height,
