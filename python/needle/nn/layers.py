@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle import init, ops
+from needle import executor, init, ops
 from needle.backend.axes import axes_of, integer, normalise_index
 from needle.errors import ArgumentError, OptionError, ShapeError, explain
 from needle.executor import shape_of
@@ -20,6 +20,8 @@ from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
+
+_MATMUL_BIAS = ops.MatMulBias.of()
 
 
 class Identity(Module):
@@ -104,10 +106,12 @@ class Linear(Module):
             self.act = made
 
     def forward(self, x: Tensor) -> Tensor:
-        out = x @ self.weight
-        if self.bias is not None:
-            # The bias is a row [1, n]; adding it to a vector would give a matrix.
-            out = out + (self.bias if len(shape_of(out)) > 1 else ops.reshape(self.bias, -1))
+        if self.bias is None:
+            out = x @ self.weight
+        elif getattr(x, "ndim", 0) > 1:
+            out = executor.apply(_MATMUL_BIAS, x, self.weight, self.bias)
+        else:  # the bias is a row [1, n]; adding it to a vector would give a matrix
+            out = x @ self.weight + ops.reshape(self.bias, -1)
         return out if self.act is None else self.act(out)
 
     def extra_repr(self) -> str:

@@ -9,13 +9,14 @@ import numpy as np
 
 from needle import executor
 from needle.backend import kernels
-from needle.errors import ShapeError
-from needle.ops.core.base import KINDS, Multilinear, sum_to
+from needle.errors import ShapeError, explain
+from needle.executor import shape_of
+from needle.ops.core.base import KINDS, Composite, Multilinear, sum_to
 from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import Reshape, turned
 
-__all__ = ["MatMul", "matmul"]
+__all__ = ["MatMul", "MatMulBias", "matmul"]
 
 
 def _case(a: tuple[int, ...], b: tuple[int, ...]) -> Sample:
@@ -59,14 +60,70 @@ class MatMul(Multilinear):
         return int(2 * self.infer(*specs).size * specs[0].shape[-1])
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
-        a, b = out.inputs
-        left, right = out.node.inputs
-        grad_a = sum_to(out_grad @ turned(b), left.spec.shape) if left.needs else None
-        grad_b = sum_to(turned(a) @ out_grad, right.spec.shape) if right.needs else None
-        return grad_a, grad_b
+        return _gradients(out_grad, out)
+
+
+def _gradients(out_grad: Any, out: Any) -> tuple[Any, Any]:
+    a, b = out.inputs[:2]
+    left, right = out.node.inputs[:2]
+    grad_a = sum_to(out_grad @ turned(b), left.spec.shape) if left.needs else None
+    grad_b = sum_to(turned(a) @ out_grad, right.spec.shape) if right.needs else None
+    return grad_a, grad_b
 
 
 _MATMUL = MatMul.of()
+
+
+def _biased(a: tuple[int, ...], b: tuple[int, ...], *row: int) -> Sample:
+    inputs = uniform(a, seed=1), uniform(b, seed=2), uniform((*row, b[-1]), seed=3)
+    return Sample(inputs, (), lambda a, b, bias: a @ b + bias)
+
+
+class MatMulBias(Composite):
+    """Matrix product of the last two axes, plus a row: a @ b + bias.
+
+    Shapes:   a [..., m, k], b [..., k, n], bias [n] or [1, n] -> [..., m, n]
+    Gradient: a, b, bias; any order
+    Raises:   ShapeError as ``MatMul``, or if bias is not a row of n elements
+    """
+
+    called = "matmul_bias"
+    saves = ((1,), (0,), ())
+    promotes = "all"
+    samples = staticmethod(
+        lambda: [
+            _biased((3, 4), (4, 5)),
+            _biased((3, 4), (4, 5), 1),
+            _biased((1, 4), (4, 1)),
+            _biased((2, 3, 4), (4, 5)),
+            _biased((2, 1, 3, 4), (3, 4, 2), 1),
+            _biased((4, 1), (1, 3)),
+            _biased((0, 4), (4, 3)),
+            _biased((3, 0), (0, 2)),
+            Sample((uniform((3, 4)), uniform((4, 2)), uniform((3, 2))), raises=ShapeError),
+            Sample((uniform((3, 4)), uniform((4, 1)), uniform((2,))), raises=ShapeError),
+            Sample((uniform((3, 4)), uniform((3, 4)), uniform((4,))), raises=ShapeError),
+        ]
+    )
+
+    def setup(self) -> None:
+        self.kind = KINDS["matmul"]
+
+    def expand(self, a: Any, b: Any, bias: Any) -> Any:
+        out = executor.apply(_MATMUL, a, b)
+        width = shape_of(out)[-1:]
+        if shape_of(bias) not in (width, (1, *width)):
+            raise explain(
+                ShapeError, self.name, f"bias has shape {shape_of(bias)}, but rows have {width[0]}"
+                " elements", [("a", a), ("b", b), ("bias", bias)],
+                "a [..., m, k], b [..., k, n], bias [n] or [1, n]",
+            )  # fmt: skip
+        return out + bias
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        bias = out.node.inputs[2]
+        row = sum_to(out_grad, bias.spec.shape) if bias.needs else None
+        return *_gradients(out_grad, out), row
 
 
 def matmul(a: Any, b: Any) -> Any:
