@@ -360,6 +360,27 @@ class Backend(CourseDevice):
         """Step all params into outs (dense; may be the params); sums change in place."""
         update.adagrad(outs, params, grads, sums, rule)
 
+    def matmul_epilogue(
+        self,
+        outs: Sequence[NDArray],
+        a: NDArray,
+        b: NDArray,
+        steps: Sequence[tuple[str, int]],
+        others: Sequence[NDArray],
+        kept: int,
+    ) -> bool:
+        """Compute a product and elementwise functions on it; False: there is no such kernel.
+
+        Args:
+            outs: takes the last value; or the value before step ``kept``, then the last one.
+            a: as in ``matmul``.
+            b: as in ``matmul``.
+            steps: functions, and the place of the value so far among the operands, or -1.
+            others: the other operands, broadcast.
+            kept: -1 if only the last value is kept.
+        """
+        return False
+
     def run_fused(
         self,
         program: Sequence[tuple[str, tuple[int | str, ...]]],

@@ -102,6 +102,19 @@ class NativeBackend(CourseTiles, Backend):
     def matmul(self, out: Any, a: Any, b: Any) -> None:
         self.core.matmul(out, a, b)
 
+    def matmul_epilogue(
+        self,
+        outs: Sequence[Any],
+        a: Any,
+        b: Any,
+        steps: Sequence[tuple[str, int]],
+        others: Sequence[Any],
+        kept: int,
+    ) -> bool:
+        code = [(self._code(function), place) for function, place in steps]
+        first, *last = outs
+        return bool(self.core.matmul_epilogue(first, a, b, code, list(others), kept, *last))
+
     def gather(self, out: Any, x: Any, index: Any, axis: int) -> int:
         return int(self.core.gather(out, x, index, axis))
 

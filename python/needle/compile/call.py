@@ -8,6 +8,7 @@ from needle import core, graph, tracing
 from needle.compile import cells, frames, lower, rules
 from needle.compile.again import again
 from needle.compile.build import Bound, Results
+from needle.compile.epilogue import join
 from needle.compile.fuse import fuse
 from needle.compile.passes import rewritten, run_passes
 from needle.compile.places import Sources, Stores
@@ -47,6 +48,7 @@ class Call:
             tensors of the trace.
         arguments: how many of the sources are arguments.
         frame: the structure of the result.
+        mode: as ``compile`` takes it.
         needs: for each result, whether gradients would flow to it.
         shortened: ``tracing.changes`` when the native module took over its plain calls; or None.
         mode: that of ``compile``.
@@ -201,7 +203,7 @@ def _program(listing: Any, mode: str) -> tuple[Any, str]:
     if mode == "python":
         return PythonProgram(listing), "as asked for"
     listing = again(listing)
-    found = lower.lower(fuse(listing) if mode == "on" else listing)
+    found = lower.lower(fuse(join(listing)) if mode == "on" else listing)
     return (PythonProgram(listing), lower.why()) if found is None else (found, "")
 
 

@@ -10,6 +10,7 @@ from needle import executor, tree
 from needle.compile import memory
 from needle.compile.call import Call
 from needle.compile.compiled import Compiled
+from needle.compile.epilogue import alone, join
 from needle.compile.fuse import Groups
 from needle.errors import ArgumentError
 from needle.errors import explain as explained
@@ -21,8 +22,8 @@ def explain(function: Any) -> str:
 
     A line has the kernel's op and the shape of its result, the bytes that it reads and writes, and
     the line of the user's that asked for it. Then follow the memory that a call takes, the values
-    that are alive when most of it is in use, and pairs of elementwise ops that were not fused into
-    one kernel, with the reason. Programs in Python have a line for each node, and no more.
+    that are alive when most of it is in use, and pairs of ops that were not fused into one kernel,
+    with the reason. Programs in Python have a line for each node, and no more.
 
     Args:
         function: what ``compile`` returned, after a call.
@@ -70,7 +71,7 @@ def _refusals(call: Call) -> Iterator[str]:
     """Yield a line for each kind of nodes that could not be fused."""
     if call.why or call.mode != "on":
         return
-    refused = Groups(call.listing).refused
+    refused = [*alone(call.listing), *Groups(join(call.listing)).refused]
     kinds = Counter((below.op.name, node.op.name, why) for node, below, why in refused)
     for (below, node, why), count in kinds.items():
         times = f", {count} times" if count > 1 else ""

@@ -41,12 +41,14 @@ class Rewriting:
 
     Attributes:
         arrays: the arrays of the constants.
+        new: what takes the place of each node so far.
         line: the user's line of the node that a rule looks at.
     """
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
         self.arrays: dict[Any, Any] = dict(listing.constants)
+        self.new = {x: x for x in (*listing.sources, *self.arrays)}
         self.order: list[Any] = []
         self.line: str | None = None
 
@@ -85,7 +87,7 @@ def rewritten(listing: Listing, rule: Rule) -> Listing:
             the place, or None to keep the op.
     """
     work = Rewriting(listing)
-    new = {x: x for x in (*listing.sources, *work.arrays)}
+    new = work.new
     for node in listing.order:
         inputs = [new[x] for x in node.inputs]
         work.line = executor.line_of(node)

@@ -157,10 +157,10 @@ def forecast(function: Callable[..., Any], *args: Any) -> Costs:
         ArgumentError: if function cannot be called.
         TraceError: if it reads values.
 
-    >>> step = ndl.compile(lambda x, w: ndl.ops.relu(x @ w).sum())
+    >>> step = ndl.compile(lambda x, w: ndl.ops.tanh(x @ w).sum())
     >>> costs = ndl.forecast(step, ndl.ones(64, 32), ndl.ones(32, 16))
     >>> [row.op for row in costs.rows], costs.rows[0].flops
-    (['matmul', 'relu', 'sum'], 65536)
+    (['matmul', 'tanh', 'sum'], 65536)
     """
     compiled = _compiled("forecast", function)
     call, _ = compiled.planned(*args)
