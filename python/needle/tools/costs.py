@@ -186,7 +186,7 @@ def profile(
         times: how often a program runs; the rows have the mean.
 
     Raises:
-        ArgumentError: if function cannot be called, or times is not positive.
+        ArgumentError: if function cannot be called, times is not positive, or path is no path.
 
     >>> found = ndl.profile(lambda x: (x @ x).sum(), ndl.ones(8, 8))
     >>> [row.op for row in found.rows], found.measured > 0
@@ -195,6 +195,8 @@ def profile(
     tree.check_function("profile", function)
     if type(times) is not int or times < 1:
         raise ArgumentError(f"profile: times is {times!r:.60}\n  rule: an integer above 0")
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"profile: path is {path!r:.60}\n  rule: that of a file, or None")
     if isinstance(function, (Compiled, LoadedProgram)):
         call, prepared = function.planned(*args)
         found = _costs(function.__name__, call, call.measure(prepared, times))
