@@ -14,6 +14,7 @@ from needle.backend.ndarray import NDArray
 from needle.devices import Device
 from needle.dtype import DType
 from needle.tensors import Tensor
+from needle.value import TensorTuple as TensorTuple
 
 Numpy: TypeAlias = np.ndarray[Any, Any]
 """A NumPy array of any shape and dtype."""

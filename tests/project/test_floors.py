@@ -61,7 +61,7 @@ ARROWS = {
     ("tensors", "inplace"), ("aliases", "inspection"), ("pytorch", "inspection"),
     ("tensors", "aliases"), ("tensors", "inspection"),
     ("inspection", "notebook"),
-    ("tensors", "methods"), ("tensors", "value"), ("typing", "tensors"),
+    ("tensors", "methods"), ("tensors", "value"), ("typing", "tensors"), ("typing", "value"),
     ("methods", "aliases"), ("methods", "standard"), ("nn", "init"), ("nn", "optim"),
     ("io", "nn"), ("io", "optim"),
 }  # fmt: skip

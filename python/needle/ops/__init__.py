@@ -5,6 +5,7 @@ Each folder is a chapter. A module says in ``__all__`` which of its names are pu
 
 import types as _types
 import typing as _typing
+from typing import TYPE_CHECKING
 
 from needle.ops.core.attributes import *
 from needle.ops.core.base import *
@@ -64,6 +65,9 @@ from needle.ops.shape.movement import *
 from needle.ops.shape.padding import *
 from needle.ops.shape.rearrange import *
 from needle.ops.shape.tuples import *
+
+if TYPE_CHECKING:
+    from needle.ops.core.base import Op
 
 # The course's names.
 TensorOp = TensorTupleOp = Op

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.errors import NonFiniteError
 from needle.ops.core.base import Linear
+
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Tensor
 
 
 class Finite(Linear):
@@ -19,7 +22,7 @@ class Finite(Linear):
     Gradient: x; any order
     """
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         zero = kernels.elementwise("subtract", x, x)  # or NaN
         good = kernels.elementwise("equal", zero, zero, dtype=dtypes.bool_).astype(dtypes.int32)
 
@@ -31,5 +34,5 @@ class Finite(Linear):
         good.device.backend.check_range(good, 1, 2, None, wrong)
         return x
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         return (out_grad,)

@@ -20,7 +20,7 @@ from needle.ops.reduction.softmax import log_softmax
 from needle.ops.shape.movement import broadcast_to, reshape, transpose
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Tensor
 
 __all__ = [
     "AddScalar", "DivScalar", "Flip", "MulScalar", "PowerScalar", "Summation", "Transpose",
@@ -50,7 +50,7 @@ class AddScalar(Composite):
     scalar: float
     samples = _scalar_samples(lambda x, c: x + c, (1.5, -2))
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         return x + self.scalar
 
 
@@ -63,7 +63,7 @@ class MulScalar(Composite):
     scalar: float
     samples = _scalar_samples(lambda x, c: x * c, (1.5, -2))
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         return x * self.scalar
 
 
@@ -76,7 +76,7 @@ class DivScalar(Composite):
     scalar: float
     samples = _scalar_samples(lambda x, c: x / c, (1.5, -2))
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         return x / self.scalar
 
 
@@ -89,7 +89,7 @@ class PowerScalar(Composite):
     scalar: float
     samples = _scalar_samples(lambda x, c: x**c, (2, -1.5, 0), low=0.5)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         return x**self.scalar
 
 
@@ -107,10 +107,10 @@ class Summation(Linear):
         ]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return kernels.reduce("sum", x, normalise_axes(self.axes, x.ndim))
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         gone = normalise_axes(self.axes, len(shape))
         kept = tuple(1 if i in gone else n for i, n in enumerate(shape))
@@ -133,7 +133,7 @@ class Transpose(Linear):
         ]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         axes = (-2, -1) if self.axes is None else self.axes
         if len(axes) != 2 or x.ndim < 2:
             raise ShapeError(f"transpose: expected two of {x.ndim} axes, got {axes}")
@@ -142,7 +142,7 @@ class Transpose(Linear):
         order[i], order[j] = order[j], order[i]
         return x.permute(order)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (transpose(out_grad, self.axes),)
 
 
@@ -160,10 +160,10 @@ class Flip(Linear):
         ]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.flip(self.axes)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(self, out_grad),)
 
 

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from needle.errors import ArgumentError, OptionError
+
+if TYPE_CHECKING:
+    from needle.typing import Tensor
 
 NAMES: dict[str, tuple[str, ...]] = {"axis": ("dim",), "axes": ("dim",), "keepdims": ("keepdim",)}
 """PyTorch's names of parameters."""
@@ -220,7 +223,12 @@ def speak(function: Callable[..., Any], at: At, own: dict[str, Any], other: dict
     return meaning[0](function, given | other)
 
 
-def _check_once(name: str, other: str, value: Any, given: dict[str, Any]) -> None:
+def _check_once(
+    name: str,
+    other: str,
+    value: Tensor | str | float | tuple[int, ...] | None,
+    given: dict[str, Any],
+) -> None:
     """Raise OptionError if a parameter has a value already."""
     for own, first in given.items():
         raise OptionError(

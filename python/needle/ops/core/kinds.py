@@ -62,7 +62,7 @@ def check_layers(scope: dict[str, Any]) -> None:
             cls.__init__ = checked(cls.__init__, name)  # type: ignore[method-assign]
 
 
-def _check_flag(name: str, parameter: str, value: Any) -> None:
+def _check_flag(name: str, parameter: str, value: bool) -> None:
     if value is not True and value is not False and value is not ...:
         flag(f"{name}: {parameter}", value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle.backend.axes import normalise_axes, normalise_axis
 from needle.errors import OptionError
@@ -19,6 +19,9 @@ from needle.ops.index.sorting import argsort, median, nanmedian
 from needle.ops.reduction.reduce import argmax, argmin
 from needle.ops.reduction.scan import cummax
 from needle.ops.shape.movement import flip, squeeze, stop_gradient
+
+if TYPE_CHECKING:
+    from needle.typing import Tensor
 
 __all__ = ["mode"]
 
@@ -38,7 +41,7 @@ def _along(name: str, given: Given) -> tuple[Any, int]:
     return x, normalise_axis(axis, len(shape_of(x)))
 
 
-def _picked(x: Any, indices: Any, axis: int, keep: Any) -> Extremes:
+def _picked(x: Tensor, indices: Tensor, axis: int, keep: bool) -> Extremes:
     """Return the elements at indices, which have the axis with size 1, and the indices."""
     indices = stop_gradient(indices)
     values = gather(x, indices, axis)
@@ -95,7 +98,7 @@ def _largest(function: Inner, given: Given) -> Any:
 
 
 @means("var", "std", words="the sum of squares is divided by n - 1")
-def _unbiased(function: Inner, given: Given) -> Any:
+def _unbiased(function: Inner, given: Given) -> Tensor:
     name = function.__name__
     if "unbiased" in given:
         if "correction" in given:
@@ -105,7 +108,7 @@ def _unbiased(function: Inner, given: Given) -> Any:
 
 
 @means("squeeze", words="axes of another size stay")
-def _squeezed(function: Inner, given: Given) -> Any:
+def _squeezed(function: Inner, given: Given) -> Tensor:
     shape, axes = shape_of(given["x"]), given.get("axes")
     if axes is None:
         return function(**given)
@@ -114,7 +117,7 @@ def _squeezed(function: Inner, given: Given) -> Any:
 
 
 @means("split", words="the first argument is the size of the pieces, or their sizes")
-def _pieces(function: Inner, given: Given) -> Any:
+def _pieces(function: Inner, given: Given) -> tuple[Tensor, ...]:
     x, *more = given.values()
     sizes = [given[n] for n in ("axis", "split_size", "split_size_or_sections") if n in given]
     if len(sizes) != 1 or "sizes" in given:
@@ -123,29 +126,29 @@ def _pieces(function: Inner, given: Given) -> Any:
 
 
 @means("permute", words="all axes at once")
-def _permuted(function: Inner, given: Given) -> Any:
+def _permuted(function: Inner, given: Given) -> Tensor:
     return function(given["x"], given["dims"])
 
 
 @means("transpose", words="the two axes")
-def _swapped(function: Inner, given: Given) -> Any:
+def _swapped(function: Inner, given: Given) -> Tensor:
     if given.keys() != {"x", "dim0", "dim1"}:
         raise OptionError("transpose: expected dim0 and dim1, and no other axes")
     return function(given["x"], given["dim0"], given["dim1"])
 
 
 @means("diagonal", words="the first two axes are the default")
-def _diagonal(function: Inner, given: Given) -> Any:
+def _diagonal(function: Inner, given: Given) -> Tensor:
     return function(**{"axis1": 0, "axis2": 1, **given})
 
 
 @means("index_add", words="``alpha`` scales the source")
-def _added(function: Inner, given: Given) -> Any:
+def _added(function: Inner, given: Given) -> Tensor:
     alpha = given.pop("alpha", 1)
     return function(**{**given, "slices": given["slices"] * alpha})
 
 
-def mode(x: Any, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
+def mode(x: Tensor, axis: int = -1, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """Return the most frequent value along an axis, the smallest of several, and its last position.
 
     Gradients flow to that element. NaN is not equal to any value.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from needle.typing import Numpy
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,12 @@ class Sample:
     by_value: bool = False
 
 
-def uniform(shape: Sequence[int], low: float = -2.0, high: float = 2.0, seed: int = 0) -> Any:
+def uniform(shape: Sequence[int], low: float = -2.0, high: float = 2.0, seed: int = 0) -> Numpy:
     """Return float64 values drawn uniformly, the same for the same arguments."""
     return np.random.default_rng([seed, *shape]).uniform(low, high, tuple(shape))
 
 
-def integers(shape: Sequence[int], low: int, high: int, seed: int = 0) -> Any:
+def integers(shape: Sequence[int], low: int, high: int, seed: int = 0) -> Numpy:
     """Return int64 values in [low, high), the same for the same arguments."""
     return np.random.default_rng([seed, *shape]).integers(low, high, tuple(shape))
 

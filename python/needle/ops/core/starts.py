@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import graph
 from needle.ops.core.base import Linear, Op
 from needle.ops.core.operands import has_gradients
+
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Tensor
 
 
 class Start(Op):
@@ -16,10 +19,10 @@ class Start(Op):
     While a function is traced, a leaf with a gradient that gets a new value stands for this.
     """
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         return (None,)
 
 
@@ -43,10 +46,10 @@ def become(x: Any, value: Any, requires_grad: bool | None = None) -> None:
 class Again(Linear):
     """Return x for a second run of what made other nodes of it, which stay apart."""
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         return (out_grad,)
 
 

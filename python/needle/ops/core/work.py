@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import executor, graph, tracing
+
+if TYPE_CHECKING:
+    from needle.typing import NDArray
 
 
 def elements(spec: Any) -> int:
@@ -25,7 +28,7 @@ class _Operand(graph.OpBase):
 
     name = "operand"
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> NDArray:
         raise NotImplementedError
 
 

@@ -31,7 +31,7 @@ from needle.ops.elementwise.trigonometry import cosh, tanh
 from needle.ops.shape.rearrange import window
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, Numpy, Slope, Tensor
 
 __all__ = [
     "ELU", "GELU", "GELUGrad", "GELUTanh", "GELUTanhGrad", "GLU", "HardSigmoid", "HardSwish",
@@ -54,10 +54,10 @@ class ReLU(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(0.1, 3, lambda x: np.maximum(x, 0))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return greater(out, 0.0)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (relu_grad(out, out_grad),)
 
 
@@ -72,10 +72,10 @@ class ReLUGrad(Elementwise):
     saves = ((), (0,))
     samples = binary_samples(lambda x, y: np.where(x > 0, y, 0.0))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return greater(out.inputs[0], 0.0) if i else 0.0
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         left, right = out.node.inputs
         grad = sum_to(relu_grad(out.inputs[0], out_grad), right.spec.shape) if right.needs else None
         return None, grad
@@ -89,7 +89,7 @@ class Softplus(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-4, 4, lambda x: np.logaddexp(x, 0))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return sigmoid(out.inputs[0])
 
 
@@ -108,10 +108,10 @@ class _Smooth(Elementwise):
     def bend(self, x: Any) -> Any:
         """Return the second derivative at x; 0, not NaN, at infinity."""
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return executor.apply(self.grad.of(), out.inputs[0], 1.0)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(self.grad.of(), out.inputs[0], out_grad),)
 
 
@@ -124,7 +124,7 @@ class _SmoothGrad(Elementwise):
         super().__init_subclass__(**kwargs)
         cls.smooth.grad = cls
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, y = out.inputs
         return executor.apply(self, x, 1.0) if i else y * self.smooth.of().bend(x)
 
@@ -139,13 +139,13 @@ class SiLU(_Smooth):
     function = "silu"
     samples = unary_samples(-4, 4, lambda x: x / (1 + np.exp(-x)))
 
-    def bend(self, x: Any) -> Any:
+    def bend(self, x: Tensor) -> Tensor:
         x = clip(x, -1e3, 1e3)  # beyond it is 0
         gate, rest = sigmoid(x), sigmoid(-x)  # 1 - gate would be 0 where rest is not yet
         return gate * rest * (2.0 + x * (rest - gate))
 
 
-def _silu_slope(x: Any) -> Any:
+def _silu_slope(x: Numpy) -> Numpy:
     gate = 1 / (1 + np.exp(-x))
     return gate * (1 + x * (1 - gate))
 
@@ -158,11 +158,11 @@ class SiLUGrad(_SmoothGrad):
     samples = binary_samples(lambda x, y: y * _silu_slope(x))
 
 
-def _gelu(x: Any) -> Any:
+def _gelu(x: Numpy) -> Numpy:
     return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
 
 
-def _density(x: Any) -> Any:
+def _density(x: Tensor) -> Tensor:
     return exp(-0.5 * square(x)) * (1 / math.sqrt(2 * math.pi))
 
 
@@ -172,12 +172,12 @@ class GELU(_Smooth):
     function = "gelu"
     samples = unary_samples(-4, 4, _gelu)
 
-    def bend(self, x: Any) -> Any:
+    def bend(self, x: Tensor) -> Tensor:
         x = clip(x, -50.0, 50.0)  # beyond it is 0
         return _density(x) * (2.0 - square(x))
 
 
-def _gelu_slope(x: Any) -> Any:
+def _gelu_slope(x: Numpy) -> Numpy:
     density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     return 0.5 * (1 + _erf(x / math.sqrt(2))) + x * density
 
@@ -193,7 +193,7 @@ class GELUGrad(_SmoothGrad):
 _ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
-def _gelu_tanh(x: Any) -> Any:
+def _gelu_tanh(x: Numpy) -> Numpy:
     return 0.5 * x * (1 + np.tanh(_ROOT * (x + _CUBIC * x**3)))
 
 
@@ -207,7 +207,7 @@ class GELUTanh(_Smooth):
     function = "gelu_tanh"
     samples = unary_samples(-4, 4, _gelu_tanh)
 
-    def bend(self, x: Any) -> Any:
+    def bend(self, x: Tensor) -> Tensor:
         x = clip(x, -10.0, 10.0)  # beyond it is less than 1e-34
         angle = _ROOT * (x + _CUBIC * x * square(x))
         inner = _ROOT * (1.0 + (3 * _CUBIC) * square(x))
@@ -215,7 +215,7 @@ class GELUTanh(_Smooth):
         return (inner + x * change) / square(cosh(angle))  # 1 - tanh^2 would be 0 too early
 
 
-def _gelu_tanh_slope(x: Any) -> Any:
+def _gelu_tanh_slope(x: Numpy) -> Numpy:
     turn = np.tanh(_ROOT * (x + _CUBIC * x**3))
     return 0.5 * (1 + turn) + 0.5 * x * (1 - turn**2) * _ROOT * (1 + 3 * _CUBIC * x**2)
 
@@ -253,11 +253,11 @@ class LeakyReLU(Elementwise):
     saves = ((0, 1), (0,))
     samples = staticmethod(lambda: _beside_zero(0.2, lambda x, y: np.where(x > 0, x, y * x)))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, slope = out.inputs
         return where(greater(x, 0.0), 1.0, slope) if i == 0 else minimum(x, 0.0)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         (x, slope), (left, right) = out.inputs, out.node.inputs
         grad = executor.apply(LeakyReLUGrad.of(), x, slope, out_grad) if left.needs else None
         return (
@@ -274,7 +274,7 @@ class LeakyReLUGrad(Elementwise):
     saves = ((), (0, 2), (0, 1))
     samples = staticmethod(lambda: _beside_zero(0.2, lambda x, y, z: np.where(x > 0, z, y * z), 2))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, slope, z = out.inputs
         if i == 0:
             return 0.0
@@ -291,7 +291,7 @@ class ELU(Elementwise):
         lambda: _beside_zero(0.7, lambda x, y: np.where(x > 0, x, y * np.expm1(x)))
     )
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, alpha = out.inputs
         below = minimum(x, 0.0)
         return where(greater(x, 0.0), 1.0, alpha * exp(below)) if i == 0 else expm1(below)
@@ -306,7 +306,7 @@ class _Made(Composite):
     promotes = "floating"
     saves = ((0,),)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         return cast_like(self.formula(widened(x)), x)
 
     @abstractmethod
@@ -330,7 +330,7 @@ def _made_samples(reference: Any, *kinks: float) -> Any:
     return samples
 
 
-def _mish(x: Any) -> Any:
+def _mish(x: Numpy) -> Numpy:
     return x * np.tanh(np.logaddexp(x, 0))
 
 
@@ -347,7 +347,7 @@ class Mish(_Made):
 
     samples = _made_samples(_mish)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Tensor:
         return maximum(x, -1e3) * tanh(softplus(x))  # not infinity times 0
 
 
@@ -373,11 +373,11 @@ class SELU(_Made):
         lambda x: _SCALE * np.where(x > 0, x, _ALPHA * np.expm1(np.minimum(x, 0))), 0.0
     )
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Tensor:
         return _SCALE * elu(x, _ALPHA)
 
 
-def _hard_sigmoid(x: Any) -> Any:
+def _hard_sigmoid(x: Numpy) -> Numpy:
     return np.clip(x + 3, 0, 6) / 6
 
 
@@ -395,7 +395,7 @@ class HardSigmoid(_Made):
     called = "hardsigmoid"
     samples = _made_samples(_hard_sigmoid, -3.0, 3.0)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Tensor:
         return clip(x + 3.0, 0.0, 6.0) * (1 / 6)
 
 
@@ -413,11 +413,11 @@ class HardSwish(_Made):
     called = "hardswish"
     samples = _made_samples(lambda x: x * _hard_sigmoid(x), -3.0, 3.0)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Tensor:
         return x * clip(x + 3.0, 0.0, 6.0) * (1 / 6)
 
 
-def _soft_sign(x: Any) -> Any:
+def _soft_sign(x: Numpy) -> Numpy:
     with np.errstate(invalid="ignore"):
         return x / (1 + np.abs(x))
 
@@ -436,11 +436,11 @@ class SoftSign(_Made):
     called = "softsign"
     samples = _made_samples(_soft_sign)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Tensor:
         return x / (1.0 + absolute(x))
 
 
-def _gated(x: Any, axis: int) -> Any:
+def _gated(x: Numpy, axis: int) -> Numpy:
     first, gate = np.split(x, 2, axis)
     return first / (1 + np.exp(-gate))
 
@@ -479,10 +479,9 @@ class GLU(Composite):
         )
     )
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         axis = normalise_axis(self.axis, len(shape_of(x)))
-        size = shape_of(x)[axis]
-        if size % 2:
+        if (size := shape_of(x)[axis]) % 2:
             raise explain(
                 ShapeError, "glu", f"axis {axis} has size {size}", [("x", x)], "the size is even"
             )
@@ -496,7 +495,7 @@ mish, selu, hardsigmoid, hardswish, softsign = map(
 )
 
 
-def glu(x: Any, axis: int = -1) -> Tensor:
+def glu(x: Tensor, axis: int = -1) -> Tensor:
     """The first half along an axis, times the sigmoid of the second. See ``GLU``.
 
     >>> print(ndl.glu(Tensor([1.0, 2.0, 0.0, 100.0])))  # [1, 2] * sigmoid([0, 100])
@@ -517,8 +516,7 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Tensor:
         beta: how sharp the bend at 0 is.
         threshold: the result is x where beta * x is above it (in PyTorch 20 by default).
 
-    Raises:
-        OptionError: if beta is not positive.
+    Raises: OptionError if beta is not positive
 
     >>> print(ndl.softplus(Tensor([-1.0, 0.0, 100.0])))
     [  0.3133   0.6931 100.    ]
@@ -548,8 +546,7 @@ def gelu(x: Any, approximate: str | bool = "none") -> Tensor:
     """
     if approximate not in ("none", "tanh", False, True):
         raise unknown("gelu: approximate", str(approximate), ("none", "tanh"))
-    exact = approximate in ("none", False)
-    return executor.apply(GELU.of() if exact else GELUTanh.of(), x)
+    return executor.apply((GELU if approximate in ("none", False) else GELUTanh).of(), x)
 
 
 def leaky_relu(x: Any, slope: Any = 0.01) -> Tensor:

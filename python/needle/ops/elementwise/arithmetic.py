@@ -22,7 +22,8 @@ from needle.ops.core.operands import as_tensors, cast, constant, default_float, 
 from needle.ops.core.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.devices import Device
+    from needle.typing import Gradients, Operand, Slope, Tensor
 
 __all__ = [
     "Abs", "Add", "Divide", "Equal", "FloorDivide", "Greater", "GreaterEqual", "Less",
@@ -47,10 +48,10 @@ class Add(Elementwise):
     function = "add"
     samples = binary_samples(np.add)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 1.0
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x, y = out.node.inputs
         return (
             sum_to(out_grad, x.spec.shape) if x.needs else None,
@@ -68,10 +69,10 @@ class Subtract(Elementwise):
     function = "subtract"
     samples = binary_samples(np.subtract)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return -1.0 if i else 1.0
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x, y = out.node.inputs
         return (
             sum_to(out_grad, x.spec.shape) if x.needs else None,
@@ -90,10 +91,10 @@ class Multiply(Elementwise):
     saves = ((1,), (0,))
     samples = binary_samples(np.multiply)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return out.inputs[1 - i]
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x, y = out.inputs
         left, right = out.node.inputs
         return (
@@ -114,11 +115,11 @@ class Divide(Elementwise):
     saves = ((1,), (1, OUTPUT))
     samples = binary_samples(np.divide, second=(0.5, 2.0))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         y = out.inputs[1]
         return -out / y if i else 1.0 / y
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         left, right = out.node.inputs
         scaled = out_grad / out.inputs[1]
         return (
@@ -137,10 +138,10 @@ class Negative(Elementwise):
     function = "negative"
     samples = unary_samples(-3, 3, np.negative)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return -1.0
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (-out_grad,)
 
 
@@ -155,7 +156,7 @@ class Square(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-3, 3, np.square)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 2.0 * out.inputs[0]
 
 
@@ -170,10 +171,10 @@ class SquaredDifference(Elementwise):
     saves = ((0, 1), (0, 1))
     samples = binary_samples(lambda x, y: np.square(np.subtract(x, y)))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return executor.apply(SquaredDifferenceGrad.of(), out.inputs[i], out.inputs[1 - i], 1.0)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         left, right = out.node.inputs
         slope = executor.apply(SquaredDifferenceGrad.of(), *out.inputs, out_grad)  # for both
         return (
@@ -200,7 +201,7 @@ class SquaredDifferenceGrad(Elementwise):
     saves = ((2,), (2,), (0, 1))
     samples = staticmethod(_near_squares)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, y, z = out.inputs
         return executor.apply(self, x, y, 1.0) if i == 2 else z * (-2.0 if i else 2.0)
 
@@ -216,7 +217,7 @@ class Abs(Elementwise):
     saves = ((0,),)
     samples = unary_samples(0.5, 3, np.abs)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return sign(out.inputs[0])
 
 
@@ -232,7 +233,7 @@ class Reciprocal(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(0.5, 3, lambda x: 1 / x)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return -out * out
 
 
@@ -246,7 +247,7 @@ class FloorDivide(Elementwise):
     function = "floor_divide"
     samples = binary_samples(np.floor_divide, second=(0.5, 2.0), gradient=False)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 0.0
 
 
@@ -261,7 +262,7 @@ class Remainder(Elementwise):
     saves = ((), (0, 1))
     samples = binary_samples(np.remainder, 0.1, 0.9, second=(1.0, 2.0))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return -floor_divide(*out.inputs) if i else 1.0
 
 
@@ -276,7 +277,7 @@ class Maximum(Elementwise):
     saves = ((0, 1), (0, 1))
     samples = binary_samples(np.maximum)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         mine, other = out.inputs[i], out.inputs[1 - i]
         return greater(mine, other), equal(mine, other)
 
@@ -292,7 +293,7 @@ class Minimum(Elementwise):
     saves = ((0, 1), (0, 1))
     samples = binary_samples(np.minimum)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         mine, other = out.inputs[i], out.inputs[1 - i]
         return less(mine, other), equal(mine, other)
 
@@ -303,7 +304,7 @@ class Minimum(Elementwise):
 class Step(Elementwise):
     """A function that is constant between its jumps: its derivative is 0."""
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 0.0
 
 
@@ -328,7 +329,7 @@ class Comparison(Elementwise):
     accepts = "fiub"
     is_differentiable = False
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Operand, ...]) -> tuple[Tensor, ...]:
         specs = [x.spec for x in inputs if isinstance(x, graph.TensorBase)]
         kinds = [spec.dtype for spec in specs if type(spec) is not tuple]
         if len(kinds) == 1 and kinds[0].kind in "iub":
@@ -336,7 +337,7 @@ class Comparison(Elementwise):
         return super().prepare(inputs)
 
 
-def _within(x: Any, kind: dtype.DType) -> Any:
+def _within(x: Operand, kind: dtype.DType) -> Operand:
     """Return an integer beyond the range of a dtype as an infinity, which compares the same way.
 
     So comparisons with Python's integers are exact, as in NumPy.
@@ -451,18 +452,18 @@ class Where(Elementwise):
         return (condition, *chosen)
 
     @staticmethod
-    def _as_tensor(numbers: Sequence[float], where: Any) -> Any:
+    def _as_tensor(numbers: Sequence[float], where: Device) -> Tensor:
         """Return the first of two numbers as a tensor of the dtype to which both promote."""
         kinds = {bool: dtype.bool_, int: dtype.int64}
         known = [kinds.get(type(x), default_float()) for x in numbers]
         widest = max(known, key=[dtype.bool_, dtype.int64, default_float()].index)
         return constant(numbers[0], widest, where)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         condition = out.inputs[0]
         return 0.0 if i == 0 else condition if i == 1 else equal(condition, False)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         nodes, condition = out.node.inputs, out.inputs[0]
         x, y = nodes[1], nodes[2]
         return (
@@ -472,7 +473,7 @@ class Where(Elementwise):
         )
 
 
-def cast_like(x: Any, like: Any) -> Any:
+def cast_like(x: Any, like: Tensor) -> Tensor:
     """Return x in the dtype of another tensor."""
     return cast(x, executor.spec_of(like).dtype)
 
@@ -498,7 +499,7 @@ def heaviside(x: Any, values: Any) -> Tensor:
     return where(equal(x, 0), values, maximum(sign(x), 0))
 
 
-def lerp(x: Any, y: Any, weight: Any) -> Tensor:
+def lerp(x: Any, y: Tensor, weight: Operand) -> Tensor:
     """Interpolate between x and y: x + weight * (y - x), which is exactly y where the weight is 1.
 
     Shapes:   x, y and weight broadcast
@@ -541,6 +542,6 @@ def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
     return add(x, divide(y if value == 1 else multiply(y, value), z))
 
 
-def comparable(x: Any) -> bool:
+def comparable(x: Operand) -> bool:
     """Return whether a tensor can be compared with x elementwise."""
     return isinstance(x, (bool, int, float, np.ndarray, np.generic, graph.TensorBase))

@@ -25,7 +25,7 @@ from needle.ops.elementwise.functions import copysign, exp, sqrt
 from needle.ops.elementwise.special import Expanded, polynomial
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Numpy, Slope, Tensor
 
 __all__ = ["BesselI", "i0", "i0e", "i1", "i1e"]
 
@@ -48,7 +48,7 @@ class BesselI(Expanded):
     @staticmethod
     def samples() -> list[Sample]:
         def reference(order: int, scaled: bool) -> Any:
-            def integral(x: Any) -> Any:  # over half a period: exact but for rounding
+            def integral(x: Numpy) -> Numpy:  # over half a period: exact but for rounding
                 t = (np.arange(200) + 0.5) * (math.pi / 200)
                 x = np.asarray(x)[..., None]
                 values = np.exp(x * np.cos(t) - scaled * np.abs(x)) * np.cos(order * t)
@@ -69,7 +69,7 @@ class BesselI(Expanded):
             *(Sample((np.ones(2),), (n, False), raises=OptionError) for n in (-1, 2**62)),
         ]
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         n, wide = self.order, cast(x, dtype.float64)
         if not 0 <= n <= 12:  # Hankel's series of more would need larger numbers than 20
             raise OptionError(f"bessel_i: order is {n}\n  rule: 0 to 12")
@@ -87,7 +87,7 @@ class BesselI(Expanded):
             value = value * half * half
         return cast(copysign(value, wide) if n % 2 else value, x.spec.dtype)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         n, x = self.order, out.inputs[0]
         below, above = (BesselI.of(m, self.scaled) for m in (abs(n - 1), n + 1))
         slope = 0.5 * (executor.apply(below, x) + executor.apply(above, x))

@@ -33,7 +33,7 @@ from needle.ops.elementwise.arithmetic import (
 )
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Slope, Tensor
 
 __all__ = [
     "CopySign", "Erf", "Exp", "Exp2", "Expm1", "Hypot", "Log", "Log10", "Log1p", "Log2",
@@ -52,7 +52,7 @@ class Power(Elementwise):
     saves = ((0, 1), (0, OUTPUT))
     samples = binary_samples(np.power, 0.5, 2.0, second=(-2.0, 3.0))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x = out.inputs[0]
         if i == 0:
             y = out.inputs[1]
@@ -77,7 +77,7 @@ class Exp(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(-5, 5, np.exp)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return out
 
 
@@ -93,10 +93,10 @@ class Log(Elementwise):
     saves = ((0,),)
     samples = unary_samples(0.1, 5, np.log)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 1.0 / out.inputs[0]
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (out_grad / out.inputs[0],)  # one pass instead of two
 
 
@@ -112,7 +112,7 @@ class Sqrt(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(0.1, 5, np.sqrt)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 0.5 / out
 
 
@@ -128,7 +128,7 @@ class Rsqrt(Elementwise):
     saves = ((0, OUTPUT),)
     samples = unary_samples(0.1, 5, lambda x: 1 / np.sqrt(x))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return -0.5 * out / out.inputs[0]
 
 
@@ -144,7 +144,7 @@ class Exp2(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(-5, 5, np.exp2)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return out * math.log(2)
 
 
@@ -160,7 +160,7 @@ class Expm1(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(-3, 3, np.expm1)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return out + 1.0
 
 
@@ -176,7 +176,7 @@ class Log2(Elementwise):
     saves = ((0,),)
     samples = unary_samples(0.1, 5, np.log2)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return (1 / math.log(2)) / out.inputs[0]
 
 
@@ -192,7 +192,7 @@ class Log10(Elementwise):
     saves = ((0,),)
     samples = unary_samples(0.1, 5, np.log10)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return (1 / math.log(10)) / out.inputs[0]
 
 
@@ -208,10 +208,10 @@ class Log1p(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-0.5, 3, np.log1p)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 1.0 / (1.0 + out.inputs[0])
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (out_grad / (1.0 + out.inputs[0]),)
 
 
@@ -227,7 +227,7 @@ class LogAddExp(Elementwise):
     saves = ((0, 1, OUTPUT), (0, 1, OUTPUT))
     samples = binary_samples(np.logaddexp)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         # exp(-inf) + exp(-inf), an empty sum, does not depend on its terms, as in logsumexp
         other = where(equal(out, -math.inf), 0.0, out.inputs[1 - i])
         return sigmoid(out.inputs[i] - other)
@@ -245,7 +245,7 @@ class Hypot(Elementwise):
     saves = ((0, OUTPUT), (1, OUTPUT))
     samples = binary_samples(np.hypot, 0.5, 2.0)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return out.inputs[i] / where(equal(out, 0.0), math.inf, out)
 
 
@@ -261,7 +261,7 @@ class CopySign(Elementwise):
     saves = ((0, OUTPUT), ())
     samples = binary_samples(np.copysign, 0.5, 2.0)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 0.0 if i else sign(out.inputs[0]) * sign(out)
 
 
@@ -285,23 +285,23 @@ class NextAfter(Elementwise):
     def setup(self) -> None:
         """Leave the native gate out: it would compute dtypes of 16 bits in float32."""
 
-    def compute(self, x: Any, y: Any) -> Any:
+    def compute(self, x: NDArray, y: NDArray) -> NDArray:
         # in float32 the next number is so near that it is rounded to x again
         short = x.dtype is y.dtype and x.dtype.itemsize == 2
         return _next_of_16_bits(x, y) if short else super().compute(x, y)
 
 
-def _next_of_16_bits(x: Any, y: Any) -> Any:
+def _next_of_16_bits(x: NDArray, y: NDArray) -> NDArray:
     """Return the next number after x towards y: bits of one sign count up with the magnitude."""
     run = kernels.elementwise
 
-    def number(value: float, kind: DType = x.dtype) -> Any:
+    def number(value: float, kind: DType = x.dtype) -> NDArray:
         return full((), value, kind, x.device)
 
-    def relation(name: str, *arrays: Any) -> Any:
+    def relation(name: str, *arrays: NDArray) -> NDArray:
         return run(name, *arrays, dtype=bool_)
 
-    def as_bits(z: Any, kind: DType) -> Any:
+    def as_bits(z: NDArray, kind: DType) -> NDArray:
         return make_array(make_spec(kind, z.device, z.shape), z.handle, z.offset, z.strides)
 
     grows = relation("equal", relation("less", x, y), relation("greater", x, number(0.0)))
@@ -332,10 +332,10 @@ class Sigmoid(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(-4, 4, lambda x: 1 / (1 + np.exp(-x)))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return out * (1.0 - out)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (sigmoid_grad(out, out_grad),)
 
 
@@ -351,7 +351,7 @@ class SigmoidGrad(Elementwise):
     saves = ((0, 1), (0,))
     samples = binary_samples(lambda x, y: y * x * (1 - x))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, y = out.inputs
         return x * (1.0 - x) if i else y * (1.0 - 2.0 * x)
 
@@ -368,7 +368,7 @@ class Erf(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-3, 3, _erf)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return (2 / math.sqrt(math.pi)) * exp(-square(out.inputs[0]))
 
 

@@ -28,7 +28,7 @@ from needle.ops.elementwise.special import Expanded, polynomial
 from needle.ops.elementwise.trigonometry import cos, sin
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Numpy, Slope, Tensor
 
 __all__ = ["LGamma", "PolyGamma", "digamma", "lgamma", "multigammaln", "polygamma"]
 
@@ -38,7 +38,7 @@ _BERNOULLI = (
 )  # fmt: skip
 
 
-def _inverse(x: Any, s: int) -> Any:
+def _inverse(x: Tensor, s: int) -> Tensor:
     return x**-s if s > 2 else 1.0 / (x * x if s == 2 else x)
 
 
@@ -109,7 +109,7 @@ class LGamma(Expanded):
         ]
     )
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         wide = cast(x, dtype.float64)
         low = less(wide, 0.5)
         value = _log_gamma(where(low, 1.0 - maximum(wide, _ENDS), wide))
@@ -118,7 +118,7 @@ class LGamma(Expanded):
         value = where(low, math.log(math.pi) - log(sine) - value, value)
         return cast(value, x.spec.dtype)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return digamma(out.inputs[0])
 
 
@@ -157,7 +157,7 @@ class PolyGamma(Expanded):
         wrong = [Sample((np.ones(2),), (n,), raises=OptionError) for n in (-1, 171, 2**62)]
         return [*(Sample((x,), (n,), reference(n)) for x, n in cases), *wrong]
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         n, wide = self.n, cast(x, dtype.float64)
         if not 0 <= n <= 170:  # factorials beyond are beyond float64
             raise OptionError(f"polygamma: n is {n}\n  rule: 0 to 170")
@@ -174,11 +174,11 @@ class PolyGamma(Expanded):
         value = where(low, (value if n % 2 == 0 else -value) - turned, value)
         return cast(value, x.spec.dtype)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return polygamma(self.n + 1, out.inputs[0])
 
 
-def _reference(n: int, x: Any) -> Any:
+def _reference(n: int, x: Numpy) -> Numpy:
     """Return polygamma by 5000 terms of its sum, and integrals for the terms after them."""
     points = np.asarray(x)[..., None] + np.arange(5000.0)
     end = points[..., -1] + 0.5
@@ -190,7 +190,7 @@ def _reference(n: int, x: Any) -> Any:
 lgamma = export(LGamma)
 
 
-def digamma(x: Any) -> Tensor:
+def digamma(x: Tensor) -> Tensor:
     """Derivative of ``lgamma``; NaN at -1, -2, ..., infinite at 0. See ``PolyGamma``.
 
     >>> print(ndl.digamma(Tensor([1.0, 2.0])))
@@ -199,7 +199,7 @@ def digamma(x: Any) -> Tensor:
     return executor.apply(PolyGamma.of(0), x)
 
 
-def polygamma(n: int, x: Any) -> Any:
+def polygamma(n: int, x: Any) -> Tensor:
     """The n-th derivative of ``digamma``, for n up to 170. See ``PolyGamma``.
 
     Raises:

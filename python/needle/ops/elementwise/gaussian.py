@@ -23,7 +23,7 @@ from needle.ops.elementwise.functions import erf, exp, log, log1p
 from needle.ops.elementwise.special import Expanded
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Slope, Tensor
 
 __all__ = ["Ndtr", "log_ndtr", "ndtr"]
 
@@ -43,14 +43,14 @@ class Ndtr(Expanded):
     saves = ((0,),)
     samples = unary_samples(-4, 4, lambda x: 0.5 * _erfc(-x / math.sqrt(2)))
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         wide = minimum(cast(x, dtype.float64), 40.0)
         near = less(absolute(wide), 1.0)
         middle = 0.5 + 0.5 * erf(where(near, wide, 0.0) * math.sqrt(0.5))
         away = where(near, 1.0, wide)
         return cast(where(near, middle, gelu(away) / away), x.spec.dtype)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return (1 / math.sqrt(2 * math.pi)) * exp(-0.5 * square(out.inputs[0]))
 
 

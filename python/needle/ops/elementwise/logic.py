@@ -34,7 +34,7 @@ from needle.ops.reduction.reduce import any as any_true
 from needle.ops.reduction.reduce import summation
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Operand, Slope, Tensor
 
 __all__ = [
     "BitwiseAnd", "BitwiseInvert", "BitwiseLeftShift", "BitwiseOr", "BitwiseRightShift",
@@ -64,7 +64,7 @@ class Clip(Elementwise):
     saves = ((0, 1, 2), (0, 1, 2), (0, 1, 2))
     samples = staticmethod(_clip_samples)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, low, high = out.inputs
         if i == 0:
             return logical_and(greater_equal(x, low), less_equal(x, high))
@@ -260,7 +260,14 @@ bitwise_invert, bitwise_left_shift = map(export, (BitwiseInvert, BitwiseLeftShif
 bitwise_right_shift = export(BitwiseRightShift)
 
 
-def clip(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
+def clip(
+    x: Any,
+    low: Operand | None = None,
+    high: Operand | None = None,
+    *,
+    min: Any = None,
+    max: Any = None,
+) -> Tensor:
     """Limit x to [low, high], or [min, max]; None leaves that side open. See ``Clip``.
 
     Raises:
@@ -299,7 +306,7 @@ def largest(kind: DType) -> float:
 
 
 def nan_to_num(
-    x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     """Put numbers in place of NaN and infinities; the gradient there is 0.
 
@@ -323,7 +330,7 @@ def nan_to_num(
     return out
 
 
-def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
+def nansum(x: Tensor, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
     """Sum over axes (all for None), without NaN; the gradient of a NaN is 0.
 
     >>> print(ndl.nansum(Tensor([1.0, float("nan"), 3.0])))
@@ -335,7 +342,7 @@ def nansum(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = No
     return summation(x, axes, keepdims, axis=axis)
 
 
-def nanmean(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
+def nanmean(x: Tensor, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
     """Mean over axes (all for None), without NaN; NaN if all are NaN. Integers become floats.
 
     float16 and bfloat16 are added up in float32.

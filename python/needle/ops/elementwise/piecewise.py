@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Tensor:
+def hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
     """x limited to [low, high]. See ``Clip``.
 
     >>> print(ndl.hardtanh(Tensor([-3.0, 0.5, 2.0])))
@@ -33,7 +33,7 @@ def hardtanh(x: Any, low: Any = -1.0, high: Any = 1.0) -> Tensor:
     return clip(x, low, high)
 
 
-def relu6(x: Any) -> Tensor:
+def relu6(x: Tensor) -> Tensor:
     """min(max(x, 0), 6). See ``Clip``.
 
     >>> print(ndl.relu6(Tensor([-1.0, 3.0, 8.0])))
@@ -42,7 +42,7 @@ def relu6(x: Any) -> Tensor:
     return clip(x, 0.0, 6.0)
 
 
-def threshold(x: Any, threshold: float, value: float) -> Tensor:
+def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
     """x where it is above a threshold, else a value.
 
     >>> print(ndl.threshold(Tensor([-1.0, 0.5, 2.0]), 1.0, 0.0))
@@ -51,7 +51,7 @@ def threshold(x: Any, threshold: float, value: float) -> Tensor:
     return where(less_equal(x, threshold), value, x)
 
 
-def hardshrink(x: Any, lambd: float = 0.5) -> Tensor:
+def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0.
 
     >>> print(ndl.hardshrink(Tensor([-1.0, 0.3, 2.0])))
@@ -60,7 +60,7 @@ def hardshrink(x: Any, lambd: float = 0.5) -> Tensor:
     return where(less_equal(absolute(x), lambd), 0.0, x)
 
 
-def softshrink(x: Any, lambd: float = 0.5) -> Tensor:
+def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved towards 0 by lambd; 0 where |x| <= lambd.
 
     Raises:
@@ -76,7 +76,7 @@ def softshrink(x: Any, lambd: float = 0.5) -> Tensor:
     return where(less_equal(absolute(x), size), 0.0, x - clip(x, -size, size))
 
 
-def tanhshrink(x: Any) -> Tensor:
+def tanhshrink(x: Tensor) -> Tensor:
     """x - tanh(x).
 
     >>> print(ndl.tanhshrink(Tensor([0.0, 2.0])))
@@ -86,7 +86,7 @@ def tanhshrink(x: Any) -> Tensor:
     return x - tanh(x)
 
 
-def celu(x: Any, alpha: float = 1.0) -> Tensor:
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x where x > 0, else alpha * (exp(x / alpha) - 1); smooth for every alpha, unlike ``elu``.
 
     Raises:
@@ -103,7 +103,7 @@ def celu(x: Any, alpha: float = 1.0) -> Tensor:
     return elu(divide(x, alpha)) * alpha
 
 
-def softmin(x: Any, axis: int = -1) -> Tensor:
+def softmin(x: Tensor, axis: int = -1) -> Tensor:
     """Positive numbers that add up to 1 along an axis: ``softmax`` of -x.
 
     >>> print(ndl.softmin(Tensor([1.0, 2.0])))
@@ -112,7 +112,7 @@ def softmin(x: Any, axis: int = -1) -> Tensor:
     return softmax(negative(x), axis)
 
 
-def prelu(x: Any, weight: Any) -> Any:
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """x where x > 0, else weight * x: ``leaky_relu`` with learned slopes.
 
     Shapes:   x [n, c, ...], weight [c] or [1] -> [n, c, ...]
@@ -134,7 +134,7 @@ def prelu(x: Any, weight: Any) -> Any:
     return leaky_relu(x, reshape(weight, slopes))
 
 
-def log_sigmoid(x: Any) -> Tensor:
+def log_sigmoid(x: Tensor) -> Tensor:
     """Logarithm of the logistic function, without overflow: -softplus(-x).
 
     >>> print(ndl.log_sigmoid(Tensor([0.0, -100.0])))

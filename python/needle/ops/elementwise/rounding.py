@@ -15,13 +15,13 @@ from needle.ops.core.samples import unary_samples
 from needle.ops.elementwise.arithmetic import Step, subtract
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import NDArray, Tensor
 
 __all__ = ["Ceil", "Floor", "Round", "Trunc", "ceil", "floor", "frac", "round", "trunc"]
 
 
 class _Rounding(Step):
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x if x.dtype.kind != "f" else super().compute(x)
 
 

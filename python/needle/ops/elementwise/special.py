@@ -31,7 +31,7 @@ from needle.ops.elementwise.trigonometry import sin
 from needle.ops.shape.movement import stop_gradient
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Slope, Tensor
 
 __all__ = ["ErfInv", "Erfc", "LogAddExp2", "erfc", "erfinv", "fmod", "logaddexp2", "sinc", "xlogy"]
 
@@ -71,16 +71,16 @@ class Erfc(Expanded):
     saves = ((0,),)
     samples = unary_samples(-3, 3, _erfc)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         wide = cast(x, dtype.float64)
         near = less(wide, 0.5)
         return cast(where(near, 1.0 - erf(wide), _tail(where(near, 1.0, wide))), x.spec.dtype)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return (-2 / math.sqrt(math.pi)) * exp(-square(out.inputs[0]))
 
 
-def _tail(x: Any) -> Any:
+def _tail(x: Tensor) -> Tensor:
     """Return erfc(x) for x >= 0.5, float64: 2 Phi(-t), where t = sqrt(2) x and gelu(t) = t Phi(t).
 
     t is rounded, and Phi(-t) is so steep that the rounding error matters. So the error is computed,
@@ -119,7 +119,7 @@ class ErfInv(Expanded):
     saves = ((OUTPUT,),)
     samples = unary_samples(-0.98, 0.98, np.vectorize(_inverse_erf, otypes=[float]))
 
-    def expand(self, y: Any) -> Any:
+    def expand(self, y: Tensor) -> Tensor:
         wide = cast(y, dtype.float64)
         size, inside = absolute(wide), less(absolute(wide), 1.0)
         known = where(inside, size, 0.0)
@@ -135,7 +135,7 @@ class ErfInv(Expanded):
         beyond = where(equal(size, 1.0), math.inf, size * math.nan)
         return cast(copysign(where(inside, x, beyond), wide), y.spec.dtype)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return (0.5 * math.sqrt(math.pi)) * exp(square(out))
 
 
@@ -153,13 +153,13 @@ class LogAddExp2(Expanded):
     saves = ((0, 1), (0, 1))
     samples = binary_samples(np.logaddexp2)
 
-    def expand(self, x: Any, y: Any) -> Any:
+    def expand(self, x: Tensor, y: Tensor) -> Tensor:
         wide, other = widened(x), widened(y)
         apart = where(equal(wide, other), 0.0, absolute(wide - other))  # also for infinities
         more = log1p(exp2(-apart)) * (1 / math.log(2))
         return cast(maximum(wide, other) + more, x.spec.dtype)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, y = out.inputs[i], out.inputs[1 - i]
         # an empty sum does not depend on its terms, as in logaddexp
         return sigmoid(math.log(2) * (x - where(equal(y, -math.inf), 0.0, y)))

@@ -7,7 +7,7 @@ mode.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from needle.ops.core.operands import widened
 from needle.ops.core.samples import binary_samples, unary_samples
 from needle.ops.elementwise.arithmetic import cast_like, equal, square, where
 from needle.ops.elementwise.functions import hypot, rsqrt
+
+if TYPE_CHECKING:
+    from needle.typing import Gradients, Slope, Tensor
 
 __all__ = [
     "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Cos", "Cosh", "Sin", "Sinh",
@@ -36,7 +39,7 @@ class Sin(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-4, 4, np.sin)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return cos(out.inputs[0])
 
 
@@ -52,7 +55,7 @@ class Cos(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-4, 4, np.cos)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return -sin(out.inputs[0])
 
 
@@ -68,7 +71,7 @@ class Tan(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(-1.2, 1.2, np.tan)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 1.0 + out * out
 
 
@@ -84,7 +87,7 @@ class Asin(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-0.9, 0.9, np.arcsin)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return rsqrt(1.0 - square(out.inputs[0]))
 
 
@@ -100,7 +103,7 @@ class Acos(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-0.9, 0.9, np.arccos)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return -rsqrt(1.0 - square(out.inputs[0]))
 
 
@@ -116,7 +119,7 @@ class Atan(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-3, 3, np.arctan)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x = out.inputs[0]
         return cast_like(1.0 / (1.0 + square(widened(x))), x)
 
@@ -133,12 +136,12 @@ class Atan2(Elementwise):
     saves = ((0, 1), (0, 1))
     samples = binary_samples(np.arctan2, 0.5, 2.0, second=(-2.0, -0.5))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, y = out.inputs
         length = self._length(x, y)
         return (-x if i else y) / length / length
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         x, y = out.inputs
         length = self._length(x, y)
         share = out_grad / length
@@ -165,7 +168,7 @@ class Sinh(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-3, 3, np.sinh)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return cosh(out.inputs[0])
 
 
@@ -181,7 +184,7 @@ class Cosh(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-3, 3, np.cosh)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return sinh(out.inputs[0])
 
 
@@ -197,10 +200,10 @@ class Tanh(Elementwise):
     saves = ((OUTPUT,),)
     samples = unary_samples(-3, 3, np.tanh)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 1.0 - out * out
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (tanh_grad(out, out_grad),)
 
 
@@ -216,7 +219,7 @@ class TanhGrad(Elementwise):
     saves = ((0, 1), (0,))
     samples = binary_samples(lambda x, y: y * (1 - x * x))
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, y = out.inputs
         return 1.0 - x * x if i else -2.0 * x * y
 
@@ -233,7 +236,7 @@ class Asinh(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-3, 3, np.arcsinh)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 1.0 / hypot(out.inputs[0], 1.0)  # the square may leave the range
 
 
@@ -249,7 +252,7 @@ class Acosh(Elementwise):
     saves = ((0,),)
     samples = unary_samples(1.2, 3, np.arccosh)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x = out.inputs[0]
         return rsqrt(x - 1.0) * rsqrt(x + 1.0)  # the product overflows, and hides its ends
 
@@ -266,7 +269,7 @@ class Atanh(Elementwise):
     saves = ((0,),)
     samples = unary_samples(-0.8, 0.8, np.arctanh)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         return 1.0 / (1.0 - square(out.inputs[0]))
 
 

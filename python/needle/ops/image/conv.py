@@ -28,7 +28,8 @@ from needle.ops.shape.movement import Pad, permute
 from needle.ops.shape.padding import pad
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.ops.core.base import Op
+    from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = [
     "Conv", "PADDING_MODES", "channels_first", "channels_last", "conv", "conv1d", "conv2d",
@@ -42,7 +43,7 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 # ---- the course --------------------------------------------------------------------
 
 
-def _conv(x: Any, w: Any, stride: int, padding: int) -> Any:
+def _conv(x: Numpy, w: Numpy, stride: int, padding: int) -> Numpy:
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     view = np.lib.stride_tricks.sliding_window_view(x, w.shape[:2], (1, 2))
     return np.einsum("nhwcij,ijco->nhwo", view[:, ::stride, ::stride], w)
@@ -73,22 +74,22 @@ class Conv(Multilinear):
     )  # fmt: skip
 
     @property
-    def general(self) -> Any:
+    def general(self) -> Op:
         """The equivalent general convolution."""
         stride, padding = (self.stride,) * 2, ((self.padding,) * 2,) * 2
         return Convolution.of(stride, padding, (1, 1), 1)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return self.general.prepare(inputs)
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return self.general.compute(a, b)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return self.general.gradient(out_grad, out)
 
 
-def conv(a: Any, b: Any, stride: int = 1, padding: int = 1) -> Any:
+def conv(a: Tensor, b: Tensor, stride: int = 1, padding: int = 1) -> Tensor:
     """Convolve images [n, h, w, c] with a kernel [k, k, c, o]. See ``Conv``.
 
     >>> images, weight = ndl.ones((1, 5, 5, 3)), ndl.ones((3, 3, 3, 8))
@@ -99,7 +100,9 @@ def conv(a: Any, b: Any, stride: int = 1, padding: int = 1) -> Any:
     return executor.apply(op, a, b)
 
 
-def convolve(x: Any, weight: Any, bias: Any, geometry: Any, slope: float = 1.0) -> Any:
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Any, slope: float = 1.0
+) -> Tensor:
     """Convolve images [n, *spatial, c] with [*kernel, c / groups, o]; add a bias, rectify.
 
     Args:
@@ -156,7 +159,7 @@ def _pairs(
     return tuple((n // 2, n - n // 2) for n in total)
 
 
-def _check(name: str, axes: int, x: Any, weight: Any, bias: Any, outs: int) -> None:
+def _check(name: str, axes: int, x: Tensor, weight: Tensor, bias: Tensor | None, outs: int) -> None:
     if len(shape_of(x)) != axes + 2 or len(shape_of(weight)) != axes + 2:
         raise explain(
             ShapeError, name, f"expected {axes + 2} axes, got {len(shape_of(x))} and "
@@ -171,7 +174,7 @@ def _check(name: str, axes: int, x: Any, weight: Any, bias: Any, outs: int) -> N
         )  # fmt: skip
 
 
-def channels_last(x: Any) -> Tensor:
+def channels_last(x: Tensor) -> Tensor:
     """Return [n, c, *spatial] as [n, *spatial, c]; a view.
 
     >>> ops.channels_last(ndl.ones((1, 3, 5, 6))).shape
@@ -181,7 +184,7 @@ def channels_last(x: Any) -> Tensor:
     return permute(x, (0, *range(2, ndim), 1))
 
 
-def channels_first(x: Any) -> Tensor:
+def channels_first(x: Tensor) -> Tensor:
     """Return [n, *spatial, c] as [n, c, *spatial]; a view.
 
     >>> ops.channels_first(ndl.ones((1, 5, 6, 3))).shape
@@ -191,7 +194,7 @@ def channels_first(x: Any) -> Tensor:
     return permute(x, (0, ndim - 1, *range(1, ndim - 1)))
 
 
-def _kernel_first(weight: Any) -> Any:
+def _kernel_first(weight: Tensor) -> Tensor:
     """Return [o, c, *kernel] as [*kernel, c, o]; a view."""
     return permute(weight, (*range(2, len(shape_of(weight))), 1, 0))
 
@@ -201,16 +204,16 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
     name = f"conv{axes}d"
 
     def function(
-        x: Any,
-        weight: Any,
-        bias: Any = None,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
         stride: int | Sequence[int] = 1,
         padding: int | Sequence[int] | str = 0,
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
         padding_mode: str = "zeros",
         slope: float = 1.0,
-    ) -> Any:
+    ) -> Tensor:
         """Convolve images [n, c, h, w] with a kernel [o, c / groups, kh, kw].
 
         Args:
@@ -254,15 +257,15 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
     name = f"conv_transpose{axes}d"
 
     def function(
-        x: Any,
-        weight: Any,
-        bias: Any = None,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
         stride: int | Sequence[int] = 1,
         padding: int | Sequence[int] = 0,
         output_padding: int | Sequence[int] = 0,
         groups: int = 1,
         dilation: int | Sequence[int] = 1,
-    ) -> Any:
+    ) -> Tensor:
         """Transposed convolution of images [n, c, h, w] by a kernel [c, o / groups, kh, kw].
 
         It computes the gradient of ``conv2d`` with respect to its image, and adds a bias.

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,6 +46,9 @@ from needle.ops.elementwise.arithmetic import cast_like
 from needle.ops.image.windows import WindowsGrad, windows
 from needle.ops.linalg.matmul import matmul
 from needle.ops.shape.movement import Pad, Slice, permute, reshape, turned
+
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = ["Convolution", "ConvolutionInput", "ConvolutionWeight"]
 
@@ -80,7 +83,7 @@ def _taps(x: Any, kernel: Sizes, out: Sizes, stride: Sizes, dilation: Sizes) -> 
         )]  # fmt: skip
 
 
-def _padded(x: Any, padding: Pairs) -> Any:
+def _padded(x: Numpy, padding: Pairs) -> Numpy:
     return np.pad(x, ((0, 0), *padding, (0, 0)))
 
 
@@ -97,7 +100,7 @@ def _out_spatial(
     )
 
 
-def convolved(x: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int) -> Any:
+def convolved(x: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int) -> Numpy:
     """Return the convolution of NumPy arrays, one tap of the kernel after the other."""
     kernel = w.shape[:-2]
     out = _out_spatial(x.shape[1:-1], kernel, stride, padding, dilation)
@@ -109,8 +112,8 @@ def convolved(x: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, gr
 
 
 def _to_input(
-    g: Any, w: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int, spatial: Sizes
-) -> Any:
+    g: Numpy, w: Numpy, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int, spatial: Sizes
+) -> Numpy:
     channels = w.shape[-2] * groups
     wide = [n + low + high for n, (low, high) in zip(spatial, padding, strict=True)]
     x = np.zeros((g.shape[0], *wide, channels))
@@ -122,8 +125,8 @@ def _to_input(
 
 
 def _to_weight(
-    x: Any, g: Any, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int, kernel: Sizes
-) -> Any:
+    x: Numpy, g: Numpy, stride: Sizes, padding: Pairs, dilation: Sizes, groups: int, kernel: Sizes
+) -> Numpy:
     w = np.zeros((*kernel, x.shape[-1] // groups, g.shape[-1]))
     for place, part in _taps(_padded(x, padding), kernel, g.shape[1:-1], stride, dilation):
         for i, o in zip(_parts(groups, x.shape[-1]), _parts(groups, g.shape[-1]), strict=True):
@@ -249,7 +252,7 @@ class _Bilinear(Multilinear, Composite):
             return f"the result has shape {(x[0], *out, w[-1])}, not {g}"
         return ""
 
-    def columns(self, x: Any, kernel: Sizes) -> Any:
+    def columns(self, x: Tensor, kernel: Sizes) -> Tensor:
         """Return all windows of x as rows, per group: [groups, n * out, kernel * c]."""
         axes, channels = len(kernel), shape_of(x)[-1]
         if any(map(any, self.padding)):
@@ -260,13 +263,13 @@ class _Bilinear(Multilinear, Composite):
         apart = permute(reshape(view, (rows, prod(kernel), self.groups, width)), (2, 0, 1, 3))
         return reshape(apart, (self.groups, rows, prod(kernel) * width))
 
-    def grouped(self, x: Any) -> Any:
+    def grouped(self, x: Tensor) -> Tensor:
         """Return the last axis in groups, the others as rows: [groups, rows, c]."""
         shape = shape_of(x)
         width = shape[-1] // self.groups
         return permute(reshape(x, (prod(shape[:-1]), self.groups, width)), (1, 0, 2))
 
-    def ungrouped(self, x: Any, shape: Sizes) -> Any:
+    def ungrouped(self, x: Tensor, shape: Sizes) -> Tensor:
         """Undo ``grouped``, to a shape."""
         return reshape(permute(x, (1, 0, 2)), shape)
 
@@ -293,20 +296,20 @@ class Convolution(_Bilinear):
 
     samples = staticmethod(_samples)
 
-    def compute(self, x: Any, w: Any) -> Any:
+    def compute(self, x: NDArray, w: NDArray) -> NDArray:
         self.check(x.shape, w.shape, None, [("x", x), ("w", w)])
         return super().compute(x, w)
 
     def flops(self, *specs: Any) -> int:
         return _products(self.infer(*specs), specs[1])
 
-    def expand(self, x: Any, w: Any) -> Any:
+    def expand(self, x: Tensor, w: Tensor) -> Tensor:
         kernel, o = shape_of(w)[:-2], shape_of(w)[-1]
         out = matmul(self.columns(widened(x), kernel), self.grouped(widened(w)))
         spatial = self.out_spatial(shape_of(x)[1:-1], kernel)
         return cast_like(self.ungrouped(out, (shape_of(x)[0], *spatial, o)), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x, w = out.inputs[:2]
         left, right = out.node.inputs[:2]
         dx = dw = None
@@ -337,7 +340,7 @@ class ConvolutionInput(_Bilinear):
     spatial: Sizes
     samples = staticmethod(_input_samples)
 
-    def compute(self, g: Any, w: Any) -> Any:
+    def compute(self, g: NDArray, w: NDArray) -> NDArray:
         channels = w.shape[-2] * self.groups if w.ndim > 1 else 0
         image = (g.shape[0] if g.ndim else 0, *self.spatial, channels)
         self.check(image, w.shape, g.shape, [("g", g), ("w", w)])
@@ -346,7 +349,7 @@ class ConvolutionInput(_Bilinear):
     def flops(self, *specs: Any) -> int:
         return _products(*specs)
 
-    def expand(self, g: Any, w: Any) -> Any:
+    def expand(self, g: Tensor, w: Tensor) -> Tensor:
         *kernel, width, o = shape_of(w)
         out, axes = shape_of(g)[:-1], len(kernel)
         columns = matmul(self.grouped(widened(g)), turned(self.grouped(widened(w))))
@@ -361,7 +364,7 @@ class ConvolutionInput(_Bilinear):
         ranges = ((0, out[0], 1), *inner, (0, shape[-1], 1))
         return cast_like(executor.apply(Slice.of(ranges, ()), padded), g)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         g, w = out.inputs
         left, right = out.node.inputs
         dg = dw = None
@@ -389,7 +392,7 @@ class ConvolutionWeight(_Bilinear):
     kernel: Sizes
     samples = staticmethod(_weight_samples)
 
-    def compute(self, x: Any, g: Any) -> Any:
+    def compute(self, x: NDArray, g: NDArray) -> NDArray:
         c, o = (y.shape[-1] if y.ndim else 0 for y in (x, g))
         weight = (*self.kernel, c // max(self.groups, 1), o)
         self.check(x.shape, weight, g.shape, [("x", x), ("g", g)])
@@ -398,13 +401,13 @@ class ConvolutionWeight(_Bilinear):
     def flops(self, *specs: Any) -> int:
         return _products(specs[1], self.infer(*specs))
 
-    def expand(self, x: Any, g: Any) -> Any:
+    def expand(self, x: Tensor, g: Tensor) -> Tensor:
         columns = self.columns(widened(x), self.kernel)
         w = matmul(turned(columns), self.grouped(widened(g)))
         shape = (*self.kernel, shape_of(x)[-1] // self.groups, shape_of(g)[-1])
         return cast_like(self.ungrouped(w, shape), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x, g = out.inputs
         left, right = out.node.inputs
         dx = dg = None

@@ -7,7 +7,7 @@ makes layers that use them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,10 +22,13 @@ from needle.ops.elementwise.arithmetic import cast_like, greater, where
 from needle.ops.image.convolution import Convolution, Pairs, Sizes, convolution_cases, convolved
 from needle.ops.reduction.reduce import summation
 
+if TYPE_CHECKING:
+    from needle.typing import NDArray, Numpy, Tensor
+
 __all__ = ["ConvolutionActivation", "ConvolutionBias"]
 
 
-def _biased(x: Any, w: Any, bias: Any, rest: Any) -> Any:
+def _biased(x: Numpy, w: Numpy, bias: Numpy, rest: Any) -> Numpy:
     return convolved(x, w, *rest) + bias
 
 
@@ -39,7 +42,7 @@ def _samples() -> list[Sample]:
     return [*made, *(Sample(inputs, rest, raises=ShapeError) for inputs in wrong)]
 
 
-def _activated(x: Any, w: Any, bias: Any, rest: Any, slope: float) -> Any:
+def _activated(x: Numpy, w: Numpy, bias: Numpy, rest: Any, slope: float) -> Numpy:
     out = _biased(x, w, bias, rest)
     return np.where(out > 0, out, slope * out)
 
@@ -87,7 +90,7 @@ class ConvolutionBias(Composite):
 
     promotes = "floating"
 
-    def compute(self, x: Any, w: Any, bias: Any) -> Any:
+    def compute(self, x: NDArray, w: NDArray, bias: NDArray) -> NDArray:
         self.plain.check(x.shape, w.shape, None, [("x", x), ("w", w), ("bias", bias)])
         if bias.shape != w.shape[-1:]:
             raise explain(
@@ -97,15 +100,15 @@ class ConvolutionBias(Composite):
             )  # fmt: skip
         return super().compute(x, w, bias)
 
-    def expand(self, x: Any, w: Any, bias: Any) -> Any:
+    def expand(self, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
         out = executor.apply(self.plain, widened(x), widened(w)) + widened(bias)
         return cast_like(self.activated(out), x)
 
-    def activated(self, out: Any) -> Any:
+    def activated(self, out: Tensor) -> Tensor:
         """Return the result, given the sum."""
         return out
 
-    def before(self, out_grad: Any, out: Any) -> Any:
+    def before(self, out_grad: Tensor, out: Tensor) -> Tensor:
         """Return the gradient with respect to the sum."""
         return out_grad
 
@@ -115,7 +118,7 @@ class ConvolutionBias(Composite):
         if out.node.inputs[2].needs:
             rows = tuple(range(len(shape_of(g)) - 1))
             bias = cast_like(summation(widened(g), rows), g)
-        return *self.plain.gradient(g, out), bias
+        return *self.plain.gradient_as_tuple(g, out), bias
 
 
 class ConvolutionActivation(ConvolutionBias):
@@ -134,15 +137,15 @@ class ConvolutionActivation(ConvolutionBias):
     saves = ((1, OUTPUT), (0, OUTPUT), (OUTPUT,))
     samples = staticmethod(_activated_samples)
 
-    def compute(self, x: Any, w: Any, bias: Any) -> Any:
+    def compute(self, x: NDArray, w: NDArray, bias: NDArray) -> NDArray:
         if not self.slope >= 0:
             raise OptionError(f"{self.name}: slope {self.slope}: must not be negative")
         return super().compute(x, w, bias)
 
-    def activated(self, out: Any) -> Any:
+    def activated(self, out: Tensor) -> Tensor:
         return relu(out) if self.slope == 0 else leaky_relu(out, self.slope)
 
-    def before(self, out_grad: Any, out: Any) -> Any:
+    def before(self, out_grad: Tensor, out: Tensor) -> Tensor:
         if self.slope == 0:
             return relu_grad(out, out_grad)
         return where(greater(out, 0.0), out_grad, out_grad * self.slope)

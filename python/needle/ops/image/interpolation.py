@@ -7,7 +7,7 @@ CPU takes two axes in one pass.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import where
 from needle.ops.index.indexing import TakeGrad, take
 
+if TYPE_CHECKING:
+    from needle.dtype import DType
+    from needle.typing import Gradients, NDArray, Numpy, Operand, Tensor
+
 __all__ = ["Interpolate", "InterpolateGrad"]
 
 Sizes = tuple[int, ...]
@@ -33,7 +37,7 @@ _PLACE = 64
 """Bytes on the host for the places and weights, up to four each, of one point."""
 
 
-def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any]:
+def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Numpy, Numpy]:
     """Return the elements, and their weights, for m points of an axis of n: [taps, m] each.
 
     Point p lies at (p + 0.5) / scale - 0.5, at corners at p * (n - 1) / (m - 1). With NEAREST it is
@@ -61,7 +65,7 @@ def _neighbours(n: int, m: int, scale: float, how: str) -> tuple[Any, Any]:
     return places, weights
 
 
-def _cubic(x: Any) -> Any:
+def _cubic(x: Numpy) -> Numpy:
     """Return Keys' kernel at distances up to 2, with PyTorch's slope of -3/4 at 1.
 
     Source: Keys, "Cubic convolution interpolation for digital image processing", 1981, equation 15
@@ -131,11 +135,11 @@ class _Interpolation(Linear, Composite):
         if not all(0.0 < scale < float("inf") for scale in self.scales):
             raise OptionError(f"{self.name}: scales are {self.scales}\n  rule: above 0, and finite")
 
-    def neighbours(self, i: int, n: int) -> tuple[Any, Any]:
+    def neighbours(self, i: int, n: int) -> tuple[Numpy, Numpy]:
         """Return the elements beside each point of axis i, of n, and their weights: [taps, m]."""
         return _neighbours(n, self.sizes[i], self.scales[i], self.how)
 
-    def first_axis(self, x: Any) -> int:
+    def first_axis(self, x: Operand) -> int:
         """Return the first axis, counted from the front.
 
         Raises:
@@ -150,7 +154,7 @@ class _Interpolation(Linear, Composite):
             )  # fmt: skip
         return axis
 
-    def parts(self, n: int, like: Any) -> list[tuple[Any, Any]]:
+    def parts(self, n: int, like: Tensor) -> list[tuple[Any, Any]]:
         """Return, for the only axis, of n, the elements beside each point and their factors.
 
         A factor multiplies a tensor of points; a factor of 0 gives 0 also for infinite points.
@@ -159,10 +163,10 @@ class _Interpolation(Linear, Composite):
         spec = executor.spec_of(like)
         column = (-1, *(1 for _ in spec.shape[self.axis % len(spec.shape) + 1 :]))
 
-        def constant(values: Any, kind: Any) -> Any:
+        def constant(values: Numpy, kind: DType) -> Tensor:
             return graph.wrap(ndarray.array(values, kind, spec.device))
 
-        def factor(weight: Any) -> Any:
+        def factor(weight: Numpy) -> Any:
             some, weights = constant(weight != 0, dtypes.bool_), constant(weight, spec.dtype)
             return lambda points: where(some, points * weights, 0.0)
 
@@ -175,7 +179,7 @@ class _Interpolation(Linear, Composite):
         """Return whether an axis stays as it is."""
         return size == n and (scale == 1.0 or self.how in (CORNERS, CUBIC_CORNERS))
 
-    def check(self, x: Any, elements: Sizes) -> None:
+    def check(self, x: NDArray, elements: Sizes) -> None:
         """Check the numbers of elements and points.
 
         Raises:
@@ -218,7 +222,7 @@ class Interpolate(_Interpolation):
         ]
     )  # fmt: skip
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         axis = self.first_axis(x)
         self.check(x, x.shape[axis : axis + len(self.sizes)])
         shape = _resized(x.shape, axis, self.sizes)
@@ -229,7 +233,7 @@ class Interpolate(_Interpolation):
         memory.ask(x.device.backend, nbytes or _PLACE * max(self.sizes))
         return super().compute(x)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         axis = self.first_axis(x)
         if len(self.sizes) > 1:
             shape = executor.spec_of(x).shape[axis:]
@@ -244,7 +248,7 @@ class Interpolate(_Interpolation):
             return take(x, parts[0][0], axis)
         return total([factor(take(x, places, axis)) for places, factor in parts])
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x = out.node.inputs[0]
         axis = normalise_axis(self.axis, len(x.spec.shape))
         elements = x.spec.shape[axis : axis + len(self.sizes)]
@@ -276,7 +280,7 @@ class InterpolateGrad(_Interpolation):
         ]
     )  # fmt: skip
 
-    def compute(self, g: Any) -> Any:
+    def compute(self, g: NDArray) -> NDArray:
         axis = self.first_axis(g)
         self.check(g, self.elements)
         points = g.shape[axis : axis + len(self.sizes)]
@@ -289,7 +293,7 @@ class InterpolateGrad(_Interpolation):
             return ndarray.empty(_resized(g.shape, axis, self.elements), g.dtype, g.device)
         return super().compute(g)
 
-    def expand(self, g: Any) -> Any:
+    def expand(self, g: Tensor) -> Tensor:
         axis = self.first_axis(g)
         if len(self.sizes) > 1:
             for i, given in enumerate(zip(self.sizes, self.scales, self.elements, strict=True)):
@@ -303,7 +307,7 @@ class InterpolateGrad(_Interpolation):
             return executor.apply(back, parts[0][0], g)
         return total([executor.apply(back, places, factor(g)) for places, factor in parts])
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         op = Interpolate.of(self.axis, self.sizes, self.scales, self.how)
         return (executor.apply(op, out_grad),)
 

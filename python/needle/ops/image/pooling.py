@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from itertools import product
 from math import gcd, inf, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from needle.ops.index.indexing import gather
 from needle.ops.reduction.reduce import amax, argmax, summation
 from needle.ops.shape.movement import Slice, broadcast_to, reshape, squeeze, unsqueeze
 from needle.ops.shape.padding import pad
+
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Numpy, Operand, Tensor, TensorTuple
 
 __all__ = ["AvgPool", "AvgPoolGrad", "MaxPool", "MaxPoolGrad", "MaxPoolTake"]
 
@@ -119,7 +122,7 @@ class _Pool(Composite):
                 f"{self.name}: {listed}\n  rule: each has an entry for each spatial axis"
             )
 
-    def expect(self, shape: Sizes, x: Any, name: str) -> None:
+    def expect(self, shape: Sizes, x: NDArray, name: str) -> None:
         """Check the shape of an operand.
 
         Raises:
@@ -131,18 +134,18 @@ class _Pool(Composite):
                 f"{shape}", [(name, x)],
             )  # fmt: skip
 
-    def view(self, x: Any, value: float) -> Any:
+    def view(self, x: Tensor, value: float) -> Tensor:
         """Return all windows of x, padded with a value: [n, *out, c, *kernel]."""
         if any(map(any, self.padding)):
             x = pad(x, ((0, 0), *self.padding, (0, 0)), value=value)
         return windows(x, range(1, len(self.kernel) + 1), self.kernel, self.stride, self.steps)
 
-    def rows(self, x: Any, value: float) -> Any:
+    def rows(self, x: Tensor, value: float) -> Tensor:
         """Return all windows of x, each in a row: [n, *out, c, size of the window]."""
         view = self.view(x, value)
         return reshape(view, (*shape_of(view)[: len(self.kernel) + 2], prod(self.kernel)))
 
-    def overlapped(self, view: Any, spatial: Sizes) -> Any:
+    def overlapped(self, view: Tensor, spatial: Sizes) -> Tensor:
         """Undo ``view``: add all windows to their places in images, and cut the padding off."""
         shape = shape_of(view)
         n, c, axes = shape[0], shape[len(self.kernel) + 1], len(self.kernel)
@@ -193,11 +196,11 @@ def _places(attributes: Any, spatial: Sizes) -> Any:
         )
 
 
-def _wide(x: Any, attributes: Any, value: float) -> Any:
+def _wide(x: Numpy, attributes: Any, value: float) -> Numpy:
     return np.pad(x, ((0, 0), *attributes[2], (0, 0)), constant_values=value)
 
 
-def _max_pool(x: Any, *attributes: Any) -> Any:
+def _max_pool(x: Numpy, *attributes: Any) -> tuple[Numpy, ...]:
     wide, out, index = _wide(x, attributes, -inf), {}, {}
     for place, part in _places(attributes, x.shape[1:-1]):
         rows = wide[(slice(None), *part)].reshape(x.shape[0], prod(attributes[0]), x.shape[-1])
@@ -208,7 +211,7 @@ def _max_pool(x: Any, *attributes: Any) -> Any:
     return values, places.astype(_index_of(attributes[0]))
 
 
-def _max_pool_grad(g: Any, index: Any, *static: Any) -> Any:
+def _max_pool_grad(g: Numpy, index: Numpy, *static: Any) -> Numpy:
     *attributes, spatial = static
     wide = _wide(np.zeros((g.shape[0], *spatial, g.shape[-1])), attributes, 0.0)
     for place, part in _places(attributes, spatial):
@@ -220,7 +223,7 @@ def _max_pool_grad(g: Any, index: Any, *static: Any) -> Any:
     return wide[(slice(None), *inner)]
 
 
-def _max_pool_take(x: Any, index: Any, *attributes: Any) -> Any:
+def _max_pool_take(x: Numpy, index: Numpy, *attributes: Any) -> Numpy:
     wide, out = _wide(x, attributes, 0.0), np.zeros(index.shape)
     for place, part in _places(attributes, x.shape[1:-1]):
         window = wide[(slice(None), *part)]
@@ -246,7 +249,7 @@ def _pooled_shape(x: Sizes, attributes: Any) -> Sizes:
     return (x[0], *(n + 1 for n in last), x[-1])
 
 
-def _index(x: Sizes, attributes: Any) -> Any:
+def _index(x: Sizes, attributes: Any) -> Numpy:
     """Return positions in the windows, of real elements where there is padding."""
     high = prod(attributes[0])
     drawn = integers(_pooled_shape(x, attributes), 0, high)
@@ -309,22 +312,24 @@ class MaxPool(_Largest):
     saves = ((OUTPUT,),)
     samples = staticmethod(_max_samples)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         self.pooled(x.shape, [("x", x)])
         return super().compute(x)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = self.rows(x, -inf)
         place = cast(argmax(rows, -1), dtypes.as_dtype(_index_of(self.kernel)))
         return amax(rows, -1), place
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         if out_grad[0] is None:
             return (None,)
         op = MaxPoolGrad.of(*self.geometry, out.node.inputs[0].spec.shape[1:-1])
         return (executor.apply(op, out_grad[0], out[1]),)
 
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def push(
+        self, primals: Sequence[Tensor], tangents: Sequence[Tensor]
+    ) -> tuple[TensorTuple | list[Tensor | None], TensorTuple | list[Tensor | None]]:
         out = executor.apply(self, *primals)
         return out, [executor.apply(MaxPoolTake.of(*self.geometry), tangents[0], out[1]), None]
 
@@ -341,21 +346,21 @@ class MaxPoolGrad(_Largest):
     saves = ((1,), ())
     samples = staticmethod(_grad_samples)
 
-    def compute(self, g: Any, index: Any) -> Any:
+    def compute(self, g: NDArray, index: NDArray) -> NDArray:
         named = [("g", g), ("index", index)]
         shape = self.pooled((*g.shape[:1], *self.spatial, *g.shape[-1:]), named)
         self.expect(shape, g, "g")
         self.expect(shape, index, "index")
         return super().compute(g, index)
 
-    def expand(self, g: Any, index: Any) -> Any:
+    def expand(self, g: Tensor, index: Tensor) -> Tensor:
         places = np.arange(prod(self.kernel))
         spec = executor.spec_of(index)
         one = graph.wrap(ndarray.array(places, spec.dtype, spec.device))
         rows = where(equal(unsqueeze(index, -1), one), unsqueeze(g, -1), 0.0)
         return self.overlapped(reshape(rows, (*shape_of(g), *self.kernel)), self.spatial)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         if not out.node.inputs[0].needs:
             return None, None
         return executor.apply(MaxPoolTake.of(*self.geometry), out_grad, out.inputs[1]), None
@@ -372,15 +377,15 @@ class MaxPoolTake(_Largest):
     saves = ((1,), ())
     samples = staticmethod(_take_samples)
 
-    def compute(self, x: Any, index: Any) -> Any:
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
         self.expect(self.pooled(x.shape, [("x", x), ("index", index)]), index, "index")
         return super().compute(x, index)
 
-    def expand(self, x: Any, index: Any) -> Any:
+    def expand(self, x: Tensor, index: Tensor) -> Tensor:
         places = unsqueeze(cast(index, dtypes.int64), -1)
         return squeeze(gather(self.rows(x, 0.0), places, -1), -1)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         if not out.node.inputs[0].needs:
             return None, None
         op = MaxPoolGrad.of(*self.geometry, out.node.inputs[0].spec.shape[1:-1])
@@ -406,7 +411,7 @@ def _average_places(spatial: Sizes, attributes: Any) -> Any:
         yield place, tuple(part), count
 
 
-def _average(x: Any, *attributes: Any) -> Any:
+def _average(x: Numpy, *attributes: Any) -> Numpy:
     out = np.zeros(_averaged_shape(x.shape, attributes))
     for place, part, count in _average_places(x.shape[1:-1], attributes):
         total = x[(slice(None), *part)].sum(tuple(range(1, x.ndim - 1)))
@@ -414,7 +419,7 @@ def _average(x: Any, *attributes: Any) -> Any:
     return out
 
 
-def _average_grad(g: Any, *static: Any) -> Any:
+def _average_grad(g: Numpy, *static: Any) -> Numpy:
     *attributes, spatial = static
     x = np.zeros((g.shape[0], *spatial, g.shape[-1]))
     for place, part, count in _average_places(spatial, attributes):
@@ -441,7 +446,7 @@ class _Average(Linear, _Pool):
     counted: Pairs
     saves = ((),)
 
-    def factors(self, spatial: Sizes, like: Any) -> Any:
+    def factors(self, spatial: Sizes, like: Tensor) -> Operand:
         """Return 1 / number of elements, per position: a number if it is the same for all."""
         counts: Any = np.ones(())
         sizes = zip(
@@ -473,17 +478,17 @@ class AvgPool(_Average):
         )
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         self.pooled(x.shape, [("x", x)])
         return super().compute(x)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         view = self.view(widened(x), 0.0)
         axes = len(self.kernel)
         total = summation(view, tuple(range(axes + 2, 2 * axes + 2)))
         return cast_like(total * self.factors(shape_of(x)[1:-1], total), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         spatial = out.node.inputs[0].spec.shape[1:-1]
         op = AvgPoolGrad.of(self.kernel, self.stride, self.padding, self.counted, spatial)
         return (executor.apply(op, out_grad),)
@@ -508,18 +513,18 @@ class AvgPoolGrad(_Average):
         ]
     )  # fmt: skip
 
-    def compute(self, g: Any) -> Any:
+    def compute(self, g: NDArray) -> NDArray:
         shape = (*g.shape[:1], *self.spatial, *g.shape[-1:])
         self.expect(self.pooled(shape, [("g", g)]), g, "g")
         return super().compute(g)
 
-    def expand(self, g: Any) -> Any:
+    def expand(self, g: Tensor) -> Tensor:
         wide = widened(g)
         scaled = wide * self.factors(self.spatial, wide)
         column = reshape(scaled, (*shape_of(g), *(1 for _ in self.kernel)))
         view = broadcast_to(column, (*shape_of(g), *self.kernel))
         return cast_like(self.overlapped(view, self.spatial), g)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         op = AvgPool.of(self.kernel, self.stride, self.padding, self.counted)
         return (executor.apply(op, out_grad),)

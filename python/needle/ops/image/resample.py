@@ -40,7 +40,8 @@ from needle.ops.shape.padding import pad
 from needle.ops.shape.rearrange import flatten
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.backend.array import Spec
+    from needle.typing import DeviceLike, NDArray, Tensor
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -55,7 +56,7 @@ MODES = {
 """The number of spatial axes of each mode of ``upsample``."""
 
 
-def _spatial(name: str, x: Any, axes: int | None = None) -> Sizes:
+def _spatial(name: str, x: Tensor, axes: int | None = None) -> Sizes:
     """Return the spatial sizes of x.
 
     Raises:
@@ -90,7 +91,14 @@ def _pairs(
 
 
 def _windows(
-    name: str, axes: int, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+    name: str,
+    axes: int,
+    x: Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil: bool,
 ) -> tuple[Sizes, Sizes, Pairs, Sizes]:
     """Return sizes of the windows, their steps, the padding and the dilation, per axis."""
     spatial = _spatial(name, x, axes)
@@ -105,9 +113,9 @@ def _max_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
     name = f"max_pool{axes}d"
 
     def function(
-        x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Tensor:  # fmt: skip
         """Take the largest element of each window of images [n, c, h, w]; ties go to the first.
 
         Args:
@@ -135,9 +143,9 @@ def _avg_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
     name = f"avg_pool{axes}d"
 
     def function(
-        x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True,
-    ) -> Any:  # fmt: skip
+    ) -> Tensor:  # fmt: skip
         """Average the windows of images [n, c, h, w].
 
         Args:
@@ -211,7 +219,7 @@ def _adapted(name: str, axes: int, x: Any, output_size: Any) -> tuple[Sizes, Siz
     return out, spatial
 
 
-def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
+def _adaptive(name: str, axes: int, x: Tensor, output_size: Any) -> Tensor:
     out, spatial = _adapted(name, axes, x, output_size)
     (x,) = promoted((x,), name, floating=True)
     image, none = channels_last(x), ((0, 0),) * axes
@@ -226,7 +234,7 @@ def _adaptive(name: str, axes: int, x: Any, output_size: Any) -> Any:
     return channels_first(cast_like(wide, x))
 
 
-def _bins(n: int, m: int, like: Any) -> Any:
+def _bins(n: int, m: int, like: Spec) -> NDArray:
     """Return the array of the m x n matrix that averages floor(i n / m) to ceil((i + 1) n / m)."""
     matrix = np.zeros((m, n))
     for i in range(m):
@@ -235,7 +243,7 @@ def _bins(n: int, m: int, like: Any) -> Any:
     return ndarray.array(matrix, like.dtype, like.device)
 
 
-def _mixed(x: Any, axis: int, matrix: Any) -> Any:
+def _mixed(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
     """Return x multiplied by a matrix along an axis."""
     shape = shape_of(x)
     flat = reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
@@ -243,7 +251,7 @@ def _mixed(x: Any, axis: int, matrix: Any) -> Any:
     return reshape(out, (*shape[:axis], shape_of(matrix)[0], *shape[axis + 1 :]))
 
 
-def adaptive_avg_pool1d(x: Any, output_size: Any) -> Tensor:
+def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
     """Average [n, c, t] down to a size. See ``adaptive_avg_pool2d``.
 
     >>> print(ops.adaptive_avg_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
@@ -252,7 +260,7 @@ def adaptive_avg_pool1d(x: Any, output_size: Any) -> Tensor:
     return _adaptive("adaptive_avg_pool1d", 1, x, output_size)
 
 
-def adaptive_avg_pool2d(x: Any, output_size: Any) -> Tensor:
+def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
     """Average images [n, c, h, w] down (or up) to a size, with windows as even as can be.
 
     Window i of m over n elements goes from floor(i n / m) to ceil((i + 1) n / m).
@@ -270,7 +278,7 @@ def adaptive_avg_pool2d(x: Any, output_size: Any) -> Tensor:
     return _adaptive("adaptive_avg_pool2d", 2, x, output_size)
 
 
-def adaptive_avg_pool3d(x: Any, output_size: Any) -> Tensor:
+def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
     """Average volumes [n, c, d, h, w] down to a size. See ``adaptive_avg_pool2d``.
 
     >>> ops.adaptive_avg_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
@@ -279,7 +287,7 @@ def adaptive_avg_pool3d(x: Any, output_size: Any) -> Tensor:
     return _adaptive("adaptive_avg_pool3d", 3, x, output_size)
 
 
-def _adaptive_max(name: str, axes: int, x: Any, output_size: Any) -> Any:
+def _adaptive_max(name: str, axes: int, x: Tensor, output_size: Any) -> Tensor:
     out, spatial = _adapted(name, axes, x, output_size)
     if all(n % m == 0 for n, m in zip(spatial, out, strict=True)):
         kernel = tuple(n // m for n, m in zip(spatial, out, strict=True))
@@ -291,7 +299,7 @@ def _adaptive_max(name: str, axes: int, x: Any, output_size: Any) -> Any:
     return reshape(largest, (*shape_of(x)[:2], *out))
 
 
-def _bin_places(spatial: Sizes, out: Sizes, device: Any) -> Any:
+def _bin_places(spatial: Sizes, out: Sizes, device: DeviceLike) -> NDArray:
     """Return where the elements of each window are in the flattened image: a row per window.
 
     Windows have the size of the largest; smaller ones have their last row or column again.
@@ -306,7 +314,7 @@ def _bin_places(spatial: Sizes, out: Sizes, device: Any) -> Any:
     return ndarray.array(place, "int64", device)
 
 
-def adaptive_max_pool1d(x: Any, output_size: Any) -> Tensor:
+def adaptive_max_pool1d(x: Tensor, output_size: Any) -> Tensor:
     """Take the largest elements of [n, c, t] down to a size. See ``adaptive_max_pool2d``.
 
     >>> print(ops.adaptive_max_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
@@ -315,7 +323,7 @@ def adaptive_max_pool1d(x: Any, output_size: Any) -> Tensor:
     return _adaptive_max("adaptive_max_pool1d", 1, x, output_size)
 
 
-def adaptive_max_pool2d(x: Any, output_size: Any) -> Tensor:
+def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
     """Take the largest element of each of so many windows of images [n, c, h, w].
 
     The windows, the arguments and the errors are those of ``adaptive_avg_pool2d``; ties go to the
@@ -327,7 +335,7 @@ def adaptive_max_pool2d(x: Any, output_size: Any) -> Tensor:
     return _adaptive_max("adaptive_max_pool2d", 2, x, output_size)
 
 
-def adaptive_max_pool3d(x: Any, output_size: Any) -> Tensor:
+def adaptive_max_pool3d(x: Tensor, output_size: Any) -> Tensor:
     """Take the largest elements of [n, c, d, h, w] down to a size. See ``adaptive_max_pool2d``.
 
     >>> ops.adaptive_max_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
@@ -351,7 +359,7 @@ def global_avg_pool(x: Any) -> Any:
 
 
 def unfold(
-    x: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+    x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
     """Return the windows of images as columns (im2col).
 
@@ -379,13 +387,13 @@ def unfold(
 
 
 def fold(
-    x: Any,
+    x: Tensor,
     output_size: Any,
     kernel_size: Any,
     dilation: Any = 1,
     padding: Any = 0,
     stride: Any = 1,
-) -> Any:
+) -> Tensor:
     """Add windows, given as columns, up to images: the transpose of ``unfold``.
 
     Shapes:   x [n, c * elements of a window, windows] -> [n, c, *output_size]
@@ -429,7 +437,7 @@ def _columns(
     return kernel, taps, tuple((low, low) for low in lows), steps
 
 
-def pixel_shuffle(x: Any, factor: int) -> Tensor:
+def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
     """Enlarge images by a factor: channels become pixels.
 
     Shapes:   x [..., c * factor ** 2, h, w] -> [..., c, h * factor, w * factor]
@@ -456,7 +464,7 @@ def pixel_shuffle(x: Any, factor: int) -> Tensor:
     return reshape(permute(parts, order), (*lead, c // factor**2, h * factor, w * factor))
 
 
-def pixel_unshuffle(x: Any, factor: int) -> Tensor:
+def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     """Shrink images by a factor: pixels become channels. The inverse of ``pixel_shuffle``.
 
     Shapes:   x [..., c, h * factor, w * factor] -> [..., c * factor ** 2, h, w]

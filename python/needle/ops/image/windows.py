@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.base import Linear
 from needle.ops.core.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = ["Windows", "WindowsGrad", "windows"]
 
@@ -38,7 +41,7 @@ def _positions(attributes: Any, shape: tuple[int, ...]) -> Any:
         yield place, tuple(index)
 
 
-def _windows(x: Any, *attributes: Any) -> Any:
+def _windows(x: Numpy, *attributes: tuple[int, ...]) -> Numpy:
     parts = [x[index] for _, index in _positions(attributes, x.shape)]
     return np.stack(parts, -1).reshape(*parts[0].shape, *attributes[1])
 
@@ -87,10 +90,10 @@ class Windows(Linear):
         ]
     )  # fmt: skip
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.windows(self.axes, self.sizes, self.steps, self.dilations)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         op = WindowsGrad.of(self.axes, self.sizes, self.steps, self.dilations, shape)
         return (executor.apply(op, out_grad),)
@@ -111,7 +114,7 @@ class WindowsGrad(Linear):
     shape: tuple[int, ...]
     samples = staticmethod(_grad_samples)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         out = ndarray.full(self.shape, 0, x.dtype, x.device)
         expected = out.windows(self.axes, self.sizes, self.steps, self.dilations).shape
         if x.shape != expected:
@@ -130,7 +133,7 @@ class WindowsGrad(Linear):
             backend.elementwise("add", part, part, piece.squeeze(range(ndim, x.ndim)))
         return out
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         op = Windows.of(self.axes, self.sizes, self.steps, self.dilations)
         return (executor.apply(op, out_grad),)
 
@@ -141,7 +144,7 @@ def windows(
     sizes: Sequence[int],
     steps: Sequence[int],
     dilations: Sequence[int],
-) -> Any:
+) -> Tensor:
     """Return all windows over some axes of x, as a view. See ``Windows``.
 
     >>> print(ops.windows(Tensor([1.0, 2.0, 3.0, 4.0]), (0,), (2,), (1,), (1,)))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import core, executor
 from needle.backend.axes import normalise_index
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
 from needle.ops.shape.movement import Slice, reshape
+
+if TYPE_CHECKING:
+    from needle.typing import Tensor
 
 __all__ = ["native_index"]
 
@@ -26,12 +29,12 @@ if core.native is not None:
     _native_getitem = core.native.getitem
 
 
-def native_index(x: Any, index: Any) -> Any:
+def native_index(x: Tensor, index: Any) -> Any:
     """Return ``basic_index`` by the native gate, or None where the gate does not support it."""
     return None if _native_getitem is None else _native_getitem(x, index)
 
 
-def basic_index(x: Any, index: Any) -> Any:
+def basic_index(x: Tensor, index: Any) -> Tensor:
     """Return x indexed by integers, slices, ``...`` and None, as NumPy does: a view.
 
     Raises:
@@ -81,7 +84,7 @@ def check_count(count: int, dots: int, ndim: int) -> None:
         raise IndexRangeError(f"index: {count} indices for {ndim} dimensions")
 
 
-def _position(part: Any, axis: int, size: int) -> int:
+def _position(part: int, axis: int, size: int) -> int:
     """Return an integer index counted from 0."""
     try:
         place = operator.index(part)

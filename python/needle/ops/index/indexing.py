@@ -23,7 +23,7 @@ from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, integers, uniform
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import DTypeLike, Gradients, NDArray, Numpy, Operand, Tensor
 
 __all__ = [
     "Gather", "Labels", "OneHot", "RowNumbers", "ScatterAdd", "Take", "TakeGrad", "embedding",
@@ -53,7 +53,7 @@ def _gather_samples() -> list[Sample]:
     ]
 
 
-def _take_along(x: Any, index: Any, axis: int) -> Any:
+def _take_along(x: Numpy, index: Numpy, axis: int) -> Numpy:
     shape = list(np.broadcast_shapes(np.delete(x.shape, axis), np.delete(index.shape, axis)))
     wide, tall = list(shape), list(shape)
     wide.insert(axis, x.shape[axis])
@@ -75,10 +75,10 @@ class Gather(Op):
     saves = ((1,), ())
     samples = staticmethod(_gather_samples)
 
-    def compute(self, x: Any, index: Any) -> Any:
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
         return kernels.gather(x, index, self.axis)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         axis = normalise_axis(self.axis, len(shape))
         wide = list(out.node.spec.shape)
@@ -87,7 +87,7 @@ class Gather(Op):
         return sum_to(executor.apply(op, out.inputs[1], out_grad), shape), None
 
 
-def _scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> Any:
+def _scatter_add(index: Numpy, updates: Numpy, axis: int, shape: tuple[int, ...]) -> Numpy:
     out = np.zeros(shape)
     place = list(np.ogrid[tuple(slice(n) for n in updates.shape)])
     place[axis] = np.broadcast_to(index, updates.shape)
@@ -126,10 +126,10 @@ class ScatterAdd(Op):
     saves = ((), (0,))
     samples = staticmethod(_scatter_samples)
 
-    def compute(self, index: Any, updates: Any) -> Any:
+    def compute(self, index: NDArray, updates: NDArray) -> NDArray:
         return kernels.scatter_add(index, updates, self.axis, self.shape)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         if not out.node.inputs[1].needs:
             return None, None
         return None, executor.apply(Gather.of(self.axis), out_grad, out.inputs[0])
@@ -166,7 +166,7 @@ class Take(Op):
     saves = ((1,), ())
     samples = staticmethod(_take_samples)
 
-    def compute(self, x: Any, index: Any) -> Any:
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
         axis = normalise_axis(self.axis, x.ndim)
         place = [1] * x.ndim
         place[axis] = index.size
@@ -215,14 +215,14 @@ class TakeGrad(Op):
         ]
     )  # fmt: skip
 
-    def compute(self, index: Any, updates: Any) -> Any:
+    def compute(self, index: NDArray, updates: NDArray) -> NDArray:
         axis, shape = self.axis, self.shape
         place = [1] * len(shape)
         place[axis] = index.size
         flat = updates.reshape((*shape[:axis], index.size, *shape[axis + 1 :]))
         return kernels.scatter_add(index.reshape(tuple(place)), flat, axis, shape)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         if not out.node.inputs[1].needs:
             return None, None
         return None, executor.apply(Take.of(self.axis), out_grad, out.inputs[0])
@@ -251,7 +251,7 @@ class RowNumbers(Op):
         ]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = kernels.integers("embedding", x)
         wrong = outside("embedding", 0, self.rows)
         x.device.backend.check_range(x, 0, self.rows, None, wrong)
@@ -277,7 +277,7 @@ class Labels(Op):
         ]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = kernels.integers(self.name, x)
         kernels.check_labels(self.name, x, self.classes)
         return x.astype(dtypes.int64, copy=False)
@@ -311,7 +311,7 @@ class OneHot(Op):
         )
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         x = kernels.integers(self.name, x)
         kernels.check_labels(self.name, x, self.classes)
         steps = kernels.arange(self.classes, dtypes.int64, x.device)
@@ -327,7 +327,7 @@ if core.native is not None:
     _pick = core.native.pick
 
 
-def _picked(op: Any, axis: int, slices: bool, x: Any, index: Any) -> Any:
+def _picked(op: Op, axis: int, slices: bool, x: Tensor, index: Operand) -> Tensor:
     """Return the result of Take (slices) or Gather, natively where that is possible."""
     found = None if _pick is None else _pick(op, axis, slices, x, index)
     return executor.apply(op, x, index) if found is None else found
@@ -338,7 +338,7 @@ def gathering(axis: int) -> Callable[[Any, Any], Any]:
     return functools.partial(_picked, Gather.of(axis), axis, False)
 
 
-def gather(x: Any, index: Any, axis: Any = -1) -> Any:
+def gather(x: Tensor, index: Any, axis: int = -1) -> Tensor:
     """Pick along an axis (NumPy: take_along_axis). See ``Gather``.
 
     PyTorch's order, ``gather(x, axis, index)``, works too.
@@ -354,7 +354,7 @@ def gather(x: Any, index: Any, axis: Any = -1) -> Any:
     return _picked(Gather.of(axis), axis, False, x, index)
 
 
-def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Tensor:
+def take_along_dim(x: Tensor, index: Any, axis: int | None = None) -> Tensor:
     """Pick along an axis as ``gather``; for None, from the flattened x by the flattened index.
 
     >>> x = Tensor([[3.0, 1.0], [2.0, 4.0]])
@@ -370,7 +370,7 @@ def take_along_dim(x: Any, index: Any, axis: int | None = None) -> Tensor:
     return gather(reshape(x, (x.spec.size,)), reshape(index, (index.spec.size,)), 0)
 
 
-def scatter_add(index: Any, updates: Any, axis: int, shape: tuple[int, ...]) -> Any:
+def scatter_add(index: Any, updates: Tensor, axis: int, shape: tuple[int, ...]) -> Tensor:
     """Zeros of a shape with updates added at the indices along an axis. See ``ScatterAdd``.
 
     >>> index, updates = Tensor([0, 2, 0], dtype="int64"), Tensor([1.0, 2.0, 3.0])
@@ -400,7 +400,7 @@ def listed(index: Any) -> np.ndarray[Any, Any]:
     return values
 
 
-def beside(x: Any, index: Any) -> Any:
+def beside(x: Tensor, index: Any) -> Operand:
     """Return an index or labels: numbers and lists as a tensor where x is, others as they are.
 
     Raises:
@@ -431,7 +431,7 @@ def take(x: Any, index: Any, axis: int | None = None) -> Tensor:
     return _picked(Take.of(axis), axis, True, x, index)
 
 
-def embedding(weight: Any, ids: Any, *, sparse: bool = False) -> Tensor:
+def embedding(weight: Tensor, ids: Any, *, sparse: bool = False) -> Tensor:
     """Rows of weight [n, d] at ids [...], which may be floating with whole values: [..., d].
 
     The ids may also be an array, a list or a range. Negative ids are errors.
@@ -456,7 +456,7 @@ def embedding(weight: Any, ids: Any, *, sparse: bool = False) -> Tensor:
     return _picked(op, 0, True, weight, ids)
 
 
-def one_hot(x: Any, classes: int, dtype: Any = None) -> Tensor:
+def one_hot(x: Tensor, classes: int, dtype: DTypeLike = None) -> Tensor:
     """1 at position x along a new last axis, else 0; float32 for dtype None. See ``OneHot``.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from needle import executor, graph
 from needle.backend import kernels
@@ -12,6 +12,9 @@ from needle.errors import ArgumentError, explain
 from needle.ops.index.indexing import TakeGrad
 from needle.ops.shape.creation import zeros_like
 from needle.ops.shape.movement import concat
+
+if TYPE_CHECKING:
+    from needle.typing import Tensor
 
 __all__ = ["RowSparse"]
 
@@ -114,25 +117,25 @@ class RowSparse:
     __float__ = __len__ = _refuse
 
 
-def parts(grad: Any) -> tuple[Any, ...]:
+def parts(grad: Tensor | None) -> tuple[Tensor, ...]:
     """Return the tensors that hold a gradient; an empty tuple for None."""
     if grad is None:
         return ()
     return (grad.rows, grad.values) if isinstance(grad, RowSparse) else (grad,)
 
 
-def elements(grad: Any) -> Any:
+def elements(grad: Tensor) -> Tensor:
     """Return a gradient's elements as a tensor: all of them, or those of the merged rows."""
     return grad.merge().values if isinstance(grad, RowSparse) else grad
 
 
-def each(function: Callable[[Any], Any], grad: Any) -> Any:
+def each(function: Callable[[Any], Any], grad: Tensor) -> Tensor:
     """Apply an elementwise function that maps 0 to 0 to a gradient, and return the result."""
     new = function(elements(grad))
     return RowSparse(grad.rows, new, grad.height, True) if isinstance(grad, RowSparse) else new
 
 
-def cleared(grad: Any) -> Any:
+def cleared(grad: Tensor) -> Tensor:
     """Return a gradient of zeros of the same kind: by rows, one without rows."""
     if not isinstance(grad, RowSparse):
         return zeros_like(grad)

@@ -40,7 +40,7 @@ from needle.ops.shape.movement import (
 from needle.ops.shape.tuples import joined
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Operand, Tensor
 
 __all__ = ["LinearIndex", "Put", "getitem", "masked_fill", "put", "scatter", "setitem"]
 
@@ -70,7 +70,7 @@ class LinearIndex(Op):
         ]
     )  # fmt: skip
 
-    def compute(self, *indices: Any) -> Any:
+    def compute(self, *indices: NDArray) -> NDArray:
         return kernels.linear_index(indices, self.sizes)
 
 
@@ -106,14 +106,14 @@ def _parts(index: Any) -> tuple[Any, ...]:
     return tuple([list(part) if isinstance(part, tuple) else part for part in given])
 
 
-def _is_mask_of(part: Any, x: Any) -> bool:
+def _is_mask_of(part: Any, x: Tensor) -> bool:
     """Return whether a part of an index is a tensor of bools for the first axes of x."""
     if not isinstance(part, graph.TensorBase) or part.spec.dtype.kind != "b":
         return False
     return part.spec.ndim > 0 and shape_of(x)[: part.spec.ndim] == part.spec.shape
 
 
-def _flattened(x: Any, mask: Any) -> tuple[Any, Any]:
+def _flattened(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return x with the axes of a mask as one, and the places there where it is true."""
     spec = mask.spec
     if spec.ndim > 1:
@@ -138,11 +138,11 @@ def _is_array(part: Any) -> bool:
     return isinstance(part, (list, range))
 
 
-def _is_all(part: Any) -> bool:
+def _is_all(part: slice | None) -> bool:
     return isinstance(part, slice) and part.start is part.stop is part.step is None
 
 
-def _as_indices(part: Any, like: Any) -> Any:
+def _as_indices(part: Operand | list[int], like: Tensor) -> Tensor:
     """Return an index given as tensor, array, list or number as an integer or bool tensor."""
     if isinstance(part, graph.TensorBase):
         found = part
@@ -169,7 +169,7 @@ def _masked(mask: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return nonzero(mask)
 
 
-def _expanded(x: Any, given: tuple[Any, ...]) -> list[Any]:
+def _expanded(x: Tensor, given: tuple[Any, ...]) -> list[Tensor | int | slice | None]:
     """Return the parts of an index: arrays and masks as tensors, ``...`` as slices of its axes.
 
     A ``...`` for no axis stays, because it separates the arrays on its two sides.
@@ -211,7 +211,7 @@ def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
     return x, [*parts[:place], mask, *parts[place + 1 :]]
 
 
-def _number(index: int, x: Any, axis: int) -> Any:
+def _number(index: int, x: Tensor, axis: int) -> Any:
     size = shape_of(x)[axis]
     if not -size <= index < size:  # even if another part of the index picks nothing
         raise outside("index", axis, size)((), index)
@@ -254,7 +254,7 @@ def _located(x: Any, given: tuple[Any, ...]) -> tuple[Any, int, list[Any]]:
     return y, first, indices
 
 
-def _pick(y: Any, first: int, indices: list[Any]) -> Any:
+def _pick(y: Tensor, first: int, indices: list[Tensor]) -> Tensor:
     """Return y at integer indices into the axes from ``first`` on."""
     if len(indices) == 1:
         return take(y, indices[0], first)
@@ -298,7 +298,7 @@ class Put(Composite):
         ]
     )  # fmt: skip
 
-    def compute(self, x: Any, values: Any, places: Any) -> Any:
+    def compute(self, x: NDArray, values: NDArray, places: NDArray) -> NDArray:
         if x.ndim != 1 or places.ndim != 1 or values.shape != places.shape:
             raise ShapeError(
                 f"put: shapes {x.shape}, {values.shape} and {places.shape}\n"
@@ -306,7 +306,7 @@ class Put(Composite):
             )
         return super().compute(x, values, places)
 
-    def expand(self, x: Any, values: Any, places: Any) -> Any:
+    def expand(self, x: Tensor, values: Tensor, places: Tensor) -> Tensor:
         places, wins, hit = _winners(places, shape_of(x)[0])
         # bools are added as numbers: there is one summand at most
         summed = values if x.spec.dtype.kind != "b" else cast(values, dtypes.uint8)
@@ -314,12 +314,12 @@ class Put(Composite):
         written = executor.apply(ScatterAdd.of(0, shape_of(x)), places, chosen)
         return where(hit, cast_like(written, x), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         places, wins, hit = _winners(out.inputs[2], out.node.spec.shape[0])
         return where(hit, 0.0, out_grad), where(wins, take(out_grad, places, 0), 0.0), None
 
 
-def _winners(places: Any, size: int) -> tuple[Any, Any, Any]:
+def _winners(places: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return places counted from 0, which values stay (the last per place), and which are hit."""
     places = executor.apply(LinearIndex.of((size,)), places)
     count = shape_of(places)[0]
@@ -421,7 +421,7 @@ def places_along(operation: str, x: Any, axis: int, index: Any, values: Any) -> 
     return x, tuple(places), values[tuple(map(slice, own))] if given else values
 
 
-def _watch(x: Any, value: Any) -> None:
+def _watch(x: Tensor, value: Any) -> None:
     """With ``finite``, refuse operands with a NaN, if they are computed."""
     if not nancheck.on():
         return
@@ -430,7 +430,7 @@ def _watch(x: Any, value: Any) -> None:
     nancheck.check_operands("assignment", named, user_line())
 
 
-def _without_leading_ones(value: Any, ndim: int) -> Any:
+def _without_leading_ones(value: Any, ndim: int) -> Tensor:
     shape = shape_of(value)
     extra = max(len(shape) - ndim, 0)
     return reshape(value, shape[extra:]) if extra and set(shape[:extra]) == {1} else value
@@ -511,7 +511,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         graph.rebind(x, put(x, index, value))
 
 
-def _write(x: Any, index: Any, value: Any) -> None:
+def _write(x: Tensor, index: Any, value: Any) -> None:
     """Write a value of its dtype to a leaf: in place where no other object holds its memory."""
     _watch(x, value)
     given = _parts(index)
@@ -532,7 +532,7 @@ def _write(x: Any, index: Any, value: Any) -> None:
     graph.set_array(x, out)
 
 
-def _write_to(x: Any, given: tuple[Any, ...], values: Any) -> None:
+def _write_to(x: Tensor, given: tuple[Any, ...], values: NDArray) -> None:
     """Write an array to places of x, whose array is dense and held by no other object."""
     if not any(_is_array(part) for part in given):
         target = executor.array_of(basic_index(x, given))
@@ -556,7 +556,7 @@ def _write_to(x: Any, given: tuple[Any, ...], values: Any) -> None:
         y.device.backend.copy(y, merged.reshape(y.shape))
 
 
-def _spread(values: Any, shape: tuple[int, ...]) -> Any:
+def _spread(values: NDArray, shape: tuple[int, ...]) -> NDArray:
     """Return an array broadcast to a place, without extra leading axes of size 1."""
     extra = max(values.ndim - len(shape), 0)
     if extra and set(values.shape[:extra]) == {1}:

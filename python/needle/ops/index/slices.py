@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,10 +31,15 @@ from needle.ops.index.select import Put, getitem, places_along, put
 from needle.ops.index.sorting import argsort
 from needle.ops.shape.movement import broadcast_to, concat, reshape
 
+if TYPE_CHECKING:
+    from needle.typing import Gradients, Tensor
+
 __all__ = ["ScatterExtreme", "index_add", "index_copy", "index_fill", "scatter_reduce"]
 
 
-def _given(operation: str, x: Any, axis: int, index: Any, values: Any = None) -> tuple[Any, ...]:
+def _given(
+    operation: str, x: Tensor, axis: int, index: Tensor, values: Tensor | None = None
+) -> tuple[Any, ...]:
     """Return x, the axis from 0 on, an index of one axis, and the values as tensors.
 
     Raises:
@@ -159,7 +164,7 @@ class ScatterExtreme(Composite):
         ]
     )  # fmt: skip
 
-    def expand(self, x: Any, values: Any, places: Any) -> Any:
+    def expand(self, x: Tensor, values: Tensor, places: Tensor) -> Tensor:
         keys = values
         if self.smallest:  # the negative of the least integer overflows
             keys = negative(values) if x.spec.dtype.is_floating else bitwise_invert(values)
@@ -171,7 +176,7 @@ class ScatterExtreme(Composite):
 
     push = Op.push  # ties share here; the expansion would follow the value written last
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         (x, values, places), size = out.inputs, out.node.spec.size
         wins = equal(values, take(out, places, 0))
         hit = greater(_counts(places, equal(places, places), size), 0)
@@ -231,7 +236,7 @@ def scatter_reduce(
     return reshape(cast(out, kind), shape)
 
 
-def _products(x: Any, values: Any, places: Any, include: bool) -> Any:
+def _products(x: Any, values: Any, places: Any, include: bool) -> Tensor:
     """Return x [n] times the values at each place, or the products of the values only.
 
     Values are sorted by place; then each is multiplied by the one 1, 2, 4, ... before it if both

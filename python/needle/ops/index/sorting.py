@@ -52,7 +52,7 @@ from needle.ops.shape.rearrange import moveaxis, window
 from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import DeviceLike, Gradients, NDArray, Numpy, Operand, Tensor, TensorTuple
 
 __all__ = [
     "SearchSorted", "Sort", "argsort", "argwhere", "bincount", "bucketize", "isin", "kthvalue",
@@ -110,10 +110,10 @@ class Sort(Op):
     saves = ((OUTPUT,),)
     samples = staticmethod(_sort_samples)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         return kernels.sort(x, self.axis, self.descending, self.count)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         axis = normalise_axis(self.axis, len(shape))
         if out_grad[0] is None:
@@ -159,7 +159,7 @@ class SearchSorted(Op):
 
     promotes = "all"
 
-    def compute(self, edges: Any, values: Any) -> Any:
+    def compute(self, edges: NDArray, values: NDArray) -> NDArray:
         if self.side not in ("left", "right"):
             raise unknown("searchsorted: side", self.side, ("left", "right"))
         if edges.ndim != 1:
@@ -201,7 +201,7 @@ class SearchSorted(Op):
         return low.reshape(values.shape)
 
 
-def sort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
+def sort(x: Tensor, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
     """Return x sorted along an axis; always stable, NaN last. See ``Sort``.
 
     >>> print(ndl.sort(Tensor([3.0, 1.0, 2.0]), descending=True))
@@ -211,7 +211,7 @@ def sort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = Tru
     return executor.apply(Sort.of(axis, flag("sort: descending", descending)), x)[0]
 
 
-def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
+def argsort(x: Tensor, axis: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
     """Return the positions (int64) that sort x along an axis, always stable. See ``Sort``.
 
     >>> print(ndl.argsort(Tensor([3.0, 1.0, 2.0])))
@@ -223,8 +223,8 @@ def argsort(x: Any, axis: int = -1, descending: bool = False, *, stable: bool = 
 
 
 def topk(
-    x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Any, Any]:
+    x: Tensor, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
     """Return the k largest (or smallest) values along an axis, in order, and their positions.
 
     They are in order also if not ``sorted``. NaN comes last in both orders, as in ``sort``; in
@@ -242,7 +242,7 @@ def topk(
     return values, stop_gradient(indices) if indices.requires_grad else indices
 
 
-def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Any, Any]:
+def kthvalue(x: Tensor, k: int, axis: int = -1, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """Return the k-th smallest value along an axis, counted from 1, and its position; NaN is last.
 
     Raises:
@@ -265,7 +265,7 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> tuple[An
     return (values, places) if kept else (squeeze(values, axis), squeeze(places, axis))
 
 
-def median(x: Any, axis: int = -1) -> Any:
+def median(x: Tensor, axis: int = -1) -> Tensor:
     """Return the middle value along an axis (the lower of two); NaN if one is NaN.
 
     Raises:
@@ -286,7 +286,7 @@ def median(x: Any, axis: int = -1) -> Any:
     return squeeze(middle, axis)
 
 
-def nanmedian(x: Any, axis: int = -1) -> Any:
+def nanmedian(x: Tensor, axis: int = -1) -> Tensor:
     """Return the middle value along an axis (the lower of two) without NaN; NaN if all are NaN.
 
     Raises:
@@ -307,7 +307,7 @@ def nanmedian(x: Any, axis: int = -1) -> Any:
 _BETWEEN = ("linear", "lower", "higher", "nearest", "midpoint")
 
 
-def _placed(places: Any, interpolation: str) -> Any:
+def _placed(places: Numpy, interpolation: str) -> Numpy:
     """Return places between elements, moved as ``interpolation`` says."""
     if interpolation == "midpoint":
         return (np.floor(places) + np.ceil(places)) / 2
@@ -315,7 +315,7 @@ def _placed(places: Any, interpolation: str) -> Any:
     return places if move is None else move(places)
 
 
-def _shares(q: Any) -> Any:
+def _shares(q: Operand | list[float]) -> Numpy:
     """Return the shares given to ``quantile`` as a float64 array."""
     if isinstance(q, graph.TensorBase):  # also bfloat16, which NumPy does not know
         return executor.primal_array(cast(stop_gradient(q), dtypes.float64)).numpy()
@@ -328,14 +328,14 @@ def _shares(q: Any) -> Any:
     return shares.astype(np.float64)
 
 
-def _parts(q: Any, low: Any, size: int, device: Any) -> Any:
+def _parts(q: Any, low: Numpy, size: int, device: DeviceLike) -> Tensor:
     """Return the distance of each share from its lower neighbour, computed from q; float64 [n]."""
     places = cast(to_device(reshape(q, (-1,)), device), dtypes.float64) * (size - 1.0)
     return places - graph.wrap(ndarray.array(low, dtypes.float64, device))
 
 
 def quantile(
-    x: Any,
+    x: Tensor,
     q: Any,
     axis: int | None = None,
     keepdims: bool = False,
@@ -443,7 +443,7 @@ def bucketize(x: Any, edges: Any, right: bool = False) -> Tensor:
     return searchsorted(edges, x, "right" if right else "left")
 
 
-def isin(x: Any, values: Any, *, invert: bool = False) -> Tensor:
+def isin(x: Tensor, values: Any, *, invert: bool = False) -> Tensor:
     """Return whether each element of x is among the values (with ``invert``: is not); bool.
 
     NaN is not equal to any value.
@@ -494,7 +494,7 @@ def argwhere(x: Any) -> Tensor:
 
 def unique(
     x: Any, *, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
-) -> Any:
+) -> Tensor | tuple[Tensor, ...]:
     """Return the distinct values of x in ascending order, with optional positions and counts.
 
     Args:

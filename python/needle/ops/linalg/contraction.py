@@ -28,7 +28,8 @@ from needle.ops.shape.movement import Permute, Reshape, turned
 from needle.ops.shape.rearrange import broadcast_arrays
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.ops.core.base import Op
+    from needle.typing import Numpy, Tensor
 
 __all__ = [
     "CosineSimilarity", "corrcoef", "cosine_similarity", "cov", "einsum", "kron", "outer",
@@ -36,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
+def _cosine(x: Numpy, y: Numpy, axis: int, eps: float) -> Numpy:
     x, y = np.broadcast_arrays(x, y)
     norms = [np.maximum(np.sqrt((z * z).sum(axis)), eps) for z in (x, y)]
     return (x * y).sum(axis) / (norms[0] * norms[1])
@@ -76,7 +77,7 @@ class CosineSimilarity(Composite):
     promotes = "floating"
     samples = staticmethod(_cosine_samples)
 
-    def expand(self, x: Any, y: Any) -> Any:
+    def expand(self, x: Tensor, y: Tensor) -> Tensor:
         a, b = broadcast_arrays(widened(x), widened(y))
         axis = normalise_axis(self.axis, len(shape_of(a)))
         if not self.eps >= 0:
@@ -85,7 +86,7 @@ class CosineSimilarity(Composite):
         return cast(summation(units[0] * units[1], axis), x.spec.dtype)
 
 
-def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Tensor:
+def cosine_similarity(x: Tensor, y: Tensor, axis: int = -1, eps: float = 1e-8) -> Tensor:
     """Return the cosine of the angle between x and y along an axis. See ``CosineSimilarity``.
 
     >>> print(ndl.cosine_similarity(Tensor([[1.0, 0.0]]), Tensor([[3.0, 4.0], [0.0, 1.0]])))
@@ -94,7 +95,7 @@ def cosine_similarity(x: Any, y: Any, axis: int = -1, eps: float = 1e-8) -> Tens
     return executor.apply(CosineSimilarity.of(axis, real("cosine_similarity: eps", eps)), x, y)
 
 
-def cov(x: Any, *, correction: float = 1.0) -> Tensor:
+def cov(x: Tensor, *, correction: float = 1.0) -> Tensor:
     """Covariances of the rows of x; each column is an observation. Correction 0 divides by n.
 
     Shapes:   x [d, n] -> [d, d]; x [n] -> []
@@ -110,7 +111,7 @@ def cov(x: Any, *, correction: float = 1.0) -> Tensor:
     return cast_like(_products(centred) / room, x)
 
 
-def corrcoef(x: Any) -> Tensor:
+def corrcoef(x: Tensor) -> Tensor:
     """Correlation coefficients, in [-1, 1], of the rows of x; each column is an observation.
 
     NaN for a row whose values are all equal.
@@ -131,7 +132,7 @@ def corrcoef(x: Any) -> Tensor:
     return cast_like(clip(_products(rows), -1.0, 1.0), x)
 
 
-def _centred(name: str, x: Any) -> tuple[Any, Any]:
+def _centred(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return rows without their means, half-precision ones in float32, and x as a tensor."""
     (x,) = promoted((x,), name, floating=True)
     shape = shape_of(x)
@@ -144,7 +145,7 @@ def _centred(name: str, x: Any) -> tuple[Any, Any]:
     return wide - mean(wide, -1, keepdims=True), x
 
 
-def _products(rows: Any) -> Any:
+def _products(rows: Tensor) -> Tensor:
     return matmul(rows, turned(rows) if len(shape_of(rows)) == 2 else rows)
 
 
@@ -165,7 +166,7 @@ def outer(x: Any, y: Any) -> Any:
     return executor.apply(column, x) * executor.apply(row, y)
 
 
-def kron(x: Any, y: Any) -> Tensor:
+def kron(x: Tensor, y: Tensor) -> Tensor:
     """The Kronecker product: each element of x times all of y.
 
     Shapes:   x [a...], y [b...], with axes of size 1 in front of the one that has fewer -> [ab...]
@@ -182,7 +183,7 @@ def kron(x: Any, y: Any) -> Tensor:
     return executor.apply(Reshape.of(sizes), executor.apply(blocks, x) * executor.apply(inside, y))
 
 
-def vecdot(x: Any, y: Any, axis: int = -1) -> Tensor:
+def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """Sum of the products along an axis, in the dtype of the products; other axes broadcast.
 
     Raises:
@@ -201,7 +202,7 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Tensor:
 
 
 def tensordot(
-    x: Any, y: Any, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
+    x: Tensor, y: Tensor, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
 ) -> Tensor:
     """Sum of products over axes of x and axes of y.
 
@@ -232,7 +233,7 @@ def tensordot(
     return _plan_of(("tensordot", chosen, shape_of(x), shape_of(y)), _tensordot_equation, x, y)
 
 
-def _tensordot_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
+def _tensordot_equation(key: tuple[Any, ...], operands: Sequence[Tensor]) -> str:
     axes, ndim, ndim_y = key[1], len(key[2]), len(key[3])
     named = [("x", operands[0]), ("y", operands[1])]
     if isinstance(axes, (int, np.integer)):
@@ -259,7 +260,7 @@ def _tensordot_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
 # ---- einsum ------------------------------------------------------------------------
 
 
-def einsum(equation: str, *tensors: Any) -> Any:
+def einsum(equation: str, *tensors: Tensor) -> Tensor:
     """Sum of products in Einstein's notation: ``einsum("bij,bjk->bik", x, y)``.
 
     Each letter names an axis; letters that do not occur in the result are summed over. ``...``
@@ -283,11 +284,11 @@ def einsum(equation: str, *tensors: Any) -> Any:
     return _plan_of((equation, *map(shape_of, operands)), _einsum_equation, *operands)
 
 
-def _einsum_equation(key: tuple[Any, ...], operands: Sequence[Any]) -> str:
+def _einsum_equation(key: tuple[str | tuple[int, ...], ...], operands: Sequence[Tensor]) -> str:
     return str(key[0])
 
 
-def _plan_of(key: tuple[Any, ...], equation: Callable[..., str], *operands: Any) -> Any:
+def _plan_of(key: tuple[Any, ...], equation: Callable[..., str], *operands: Tensor) -> Tensor:
     """Return the result of the plan for this key; the first call makes the plan."""
     plan = _plans.get(key)
     if plan is None:
@@ -297,12 +298,12 @@ def _plan_of(key: tuple[Any, ...], equation: Callable[..., str], *operands: Any)
     return plan.run(operands)
 
 
-def _fail(equation: str, problem: str, tensors: Sequence[Any]) -> Exception:
+def _fail(equation: str, problem: str, tensors: Sequence[Tensor]) -> Exception:
     named = [(f"x{i}", x) for i, x in enumerate(tensors)]
     return explain(ShapeError, "einsum", f"{equation!r}: {problem}", named)
 
 
-def _parse(equation: str, tensors: Sequence[Any]) -> tuple[list[str], str]:
+def _parse(equation: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
     """Return the letters of each tensor and of the result; ``...`` becomes letters too."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -332,7 +333,7 @@ def _parse(equation: str, tensors: Sequence[Any]) -> tuple[list[str], str]:
     return terms, result
 
 
-def _sizes(equation: str, terms: Sequence[str], tensors: Sequence[Any]) -> dict[str, int]:
+def _sizes(equation: str, terms: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for term, x in zip(terms, tensors, strict=True):
         own: dict[str, int] = {}
@@ -353,7 +354,7 @@ class _Plan:
     Values are numbered: first the operands, then the result of each step.
     """
 
-    def __init__(self, equation: str, operands: Sequence[Any]) -> None:
+    def __init__(self, equation: str, operands: Sequence[Tensor]) -> None:
         terms, result = _parse(equation, operands)
         self._sizes = _sizes(equation, terms, operands)
         self._operands = len(operands)
@@ -374,7 +375,7 @@ class _Plan:
         if not self._steps:  # a tensor of its own all the same
             self._apply(Permute.of(tuple(range(len(result)))), x)
 
-    def run(self, operands: Sequence[Any]) -> Any:
+    def run(self, operands: Sequence[Tensor]) -> Tensor:
         """Return the result for operands of the shapes of the plan."""
         values = list(operands)
         for function, arguments in self._steps:
@@ -385,7 +386,7 @@ class _Plan:
         self._steps.append((function, arguments))
         return self._operands + len(self._steps) - 1
 
-    def _apply(self, op: Any, x: int) -> int:
+    def _apply(self, op: Op, x: int) -> int:
         return self._add(partial(executor.apply, op), x)
 
     def _prepared(self, x: int, term: str, shape: tuple[int, ...]) -> tuple[int, str]:

@@ -30,7 +30,7 @@ from needle.ops.shape.diagonals import tril, triu
 from needle.ops.shape.movement import concat, turned, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, Numpy, Tensor, TensorTuple
 
 __all__ = [
     "Cholesky", "Eigh", "PseudoInverse", "QR", "SVD", "cholesky", "eigh", "pinv", "qr",
@@ -38,20 +38,20 @@ __all__ = [
 ]  # fmt: skip
 
 
-def symmetric(shape: Shape) -> Any:
+def symmetric(shape: Shape) -> Numpy:
     """Return symmetric matrices with eigenvalues well apart, all positive."""
     x = uniform(shape, -0.5, 0.5)
     return x + np.swapaxes(x, -1, -2) + np.diag(3.0 + 2.0 * np.arange(shape[-1]))
 
 
-def _of_lower(grad: Any) -> Any:
+def _of_lower(grad: Tensor) -> Tensor:
     """Return the gradient for a lower triangle from that for a symmetric matrix."""
     n = shape_of(grad)[-1]
     doubled = tril(grad + turned(grad))
     return doubled - grad * eye(n, dtype=grad.spec.dtype, device=grad.spec.device)
 
 
-def _cholesky(x: Any) -> Any:
+def _cholesky(x: Numpy) -> Numpy:
     return np.linalg.cholesky(np.tril(x) + np.swapaxes(np.tril(x, -1), -1, -2))
 
 
@@ -76,10 +76,10 @@ class Cholesky(OnHost):
     def shapes(self, x: Shape) -> tuple[Shape, ...]:
         return (x,)
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Numpy) -> Numpy:
         return np.linalg.cholesky(x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         lower = tril(out)
         inner = tril(matmul(turned(lower), tril(out_grad)))
         n = shape_of(inner)[-1]
@@ -89,7 +89,7 @@ class Cholesky(OnHost):
         return (_of_lower(0.5 * (grad + turned(grad))),)
 
 
-def _eigh(x: Any) -> Any:
+def _eigh(x: Numpy) -> tuple[Numpy, ...]:
     return tuple(np.linalg.eigh(x))
 
 
@@ -123,10 +123,10 @@ class Eigh(OnHost):
     def shapes(self, x: Shape) -> tuple[Shape, ...]:
         return x[:-1], x
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Numpy) -> tuple[Numpy, ...]:
         return _where_finite(np.linalg.eigh, np.tril(x))  # which reads no more of it
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor], out: TensorTuple) -> Gradients:
         values, vectors = out[0], out[1]
         n = shape_of(values)[-1]
         one = eye(n, dtype=values.spec.dtype, device=values.spec.device)
@@ -185,10 +185,10 @@ class QR(OnHost):
         k = m if self.complete else min(m, n)
         return (*stack, m, k), (*stack, k, n)
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Numpy) -> tuple[Numpy, ...]:
         return tuple(np.linalg.qr(x, "complete" if self.complete else "reduced"))
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         q, r = out[0], out[1]
         grad_q, grad_r = (
             part * 0.0 if given is None else given
@@ -236,10 +236,10 @@ class SVD(OnHost):
         rows, columns = (m, n) if self.full else (k, k)
         return (*stack, m, rows), (*stack, k), (*stack, columns, n)
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Numpy) -> tuple[Numpy, ...]:
         return _where_finite(lambda x: np.linalg.svd(x, full_matrices=self.full), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         u, s, vh = out[0], out[1], out[2]
         grad_u, grad_s, grad_vh = out_grad
         rows, columns, k = shape_of(u)[-2], shape_of(vh)[-1], shape_of(s)[-1]
@@ -265,7 +265,7 @@ class SVD(OnHost):
         return (matmul(matmul(u, inner), vh) + grad,)
 
 
-def _undefined(name: str, option: str, what: str, out: Any) -> NeedleError:
+def _undefined(name: str, option: str, what: str, out: TensorTuple) -> NeedleError:
     return explain(
         GradientError, name, f"the gradient of {what}", [("x", out.inputs[0])],
         "they are not determined by x, so they have no derivative", f"{option}=False",
@@ -308,13 +308,13 @@ class PseudoInverse(OnHost):
         *stack, m, n = x
         return ((*broadcast_shapes("pinv", tuple(stack), rtol), n, m),)
 
-    def evaluate(self, x: Any, rtol: Any) -> Any:
+    def evaluate(self, x: Numpy, rtol: Numpy) -> Numpy:
         u, s, vh = _where_finite(lambda x: np.linalg.svd(x, full_matrices=False), x)
         some = s > rtol[..., None] * s.max(-1, keepdims=True, initial=0.0)
         inverse = np.where(some, 1.0, 0.0).astype(x.dtype) / np.where(some, s, 1)
         return np.swapaxes(vh, -1, -2) * inverse[..., None, :] @ np.swapaxes(u, -1, -2)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         if not out.node.inputs[0].needs:  # only rtol needs one
             return None, None
         x, across, slope = out.inputs[0], turned(out), turned(out_grad)
@@ -327,7 +327,7 @@ class PseudoInverse(OnHost):
 # ---- functions -----------------------------------------------------------------------
 
 
-def cholesky(x: Any) -> Any:
+def cholesky(x: Tensor) -> Tensor:
     """The lower triangular factor of symmetric positive definite matrices. See ``Cholesky``.
 
     >>> print(ops.cholesky(Tensor([[4.0, 2.0], [2.0, 5.0]])))
@@ -337,7 +337,7 @@ def cholesky(x: Any) -> Any:
     return executor.apply(Cholesky.of(), x)
 
 
-def eigh(x: Any) -> tuple[Any, Any]:
+def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of symmetric matrices. See ``Eigh``.
 
     >>> values, vectors = ndl.linalg.eigh(Tensor([[2.0, 1.0], [1.0, 2.0]]))
@@ -347,7 +347,7 @@ def eigh(x: Any) -> tuple[Any, Any]:
     return executor.apply(Eigh.of(), x).tuple()
 
 
-def qr(x: Any, complete: bool = False) -> tuple[Any, Any]:
+def qr(x: Tensor, complete: bool = False) -> tuple[Tensor, Tensor]:
     """Orthogonal columns q and an upper triangle r with q @ r = x. See ``QR``.
 
     >>> q, r = ndl.linalg.qr(Tensor([[3.0, 1.0], [4.0, 2.0]]))
@@ -357,7 +357,7 @@ def qr(x: Any, complete: bool = False) -> tuple[Any, Any]:
     return executor.apply(QR.of(bool(complete)), x).tuple()
 
 
-def svd(x: Any, full: bool = True) -> tuple[Any, Any, Any]:
+def svd(x: Tensor, full: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Singular value decomposition. See ``SVD``.
 
     >>> u, s, vh = ndl.linalg.svd(Tensor([[3.0, 0.0], [0.0, 4.0]]))
@@ -367,7 +367,7 @@ def svd(x: Any, full: bool = True) -> tuple[Any, Any, Any]:
     return executor.apply(SVD.of(bool(full)), x).tuple()
 
 
-def pinv(x: Any, rtol: Any = None) -> Tensor:
+def pinv(x: Tensor, rtol: Any = None) -> Tensor:
     """The pseudo-inverse of matrices; singular values up to rtol times the largest count as 0.
 
     Args:
@@ -382,7 +382,7 @@ def pinv(x: Any, rtol: Any = None) -> Tensor:
     return executor.apply(PseudoInverse.of(), x, _limit(x, shape_of(x), rtol))
 
 
-def significant(s: Any, shape: Shape, rtol: Any = None) -> Tensor:
+def significant(s: Tensor, shape: Shape, rtol: Any = None) -> Tensor:
     """Return which singular values of a matrix of this shape are above rounding errors; bool."""
     if not shape_of(s)[-1]:
         return s > 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from needle.ops.core.base import KINDS, Composite, Multilinear, sum_to
 from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import Reshape, turned
+
+if TYPE_CHECKING:
+    from needle.ops.core.base import Op
+    from needle.typing import Gradients, NDArray, Tensor
 
 __all__ = ["MatMul", "MatMulBias", "matmul"]
 
@@ -53,13 +57,13 @@ class MatMul(Multilinear):
 
     promotes = "all"
 
-    def compute(self, a: Any, b: Any) -> Any:
+    def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return kernels.matmul(a, b)
 
     def flops(self, *specs: Any) -> int:
         return int(2 * self.infer(*specs).size * specs[0].shape[-1])
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return _gradients(out_grad, out)
 
 
@@ -109,7 +113,7 @@ class MatMulBias(Composite):
     def setup(self) -> None:
         self.kind = KINDS["matmul"]
 
-    def expand(self, a: Any, b: Any, bias: Any) -> Any:
+    def expand(self, a: Tensor, b: Tensor, bias: Tensor) -> Any:
         out = executor.apply(_MATMUL, a, b)
         width = shape_of(out)[-1:]
         if shape_of(bias) not in (width, (1, *width)):
@@ -120,13 +124,13 @@ class MatMulBias(Composite):
             )  # fmt: skip
         return out + bias
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         bias = out.node.inputs[2]
         row = sum_to(out_grad, bias.spec.shape) if bias.needs else None
         return *_gradients(out_grad, out), row
 
 
-def matmul(a: Any, b: Any) -> Any:
+def matmul(a: Any, b: Tensor) -> Tensor:
     """Matrix product as NumPy's ``@``: a one-dimensional operand is a row (left) or a column.
 
     See ``MatMul``.
@@ -147,7 +151,7 @@ def matmul(a: Any, b: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1000)
-def _reshapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Any, Any, Any]:
+def _reshapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Op | None, Op | None, Op | None]:
     """Return the ops that make vectors matrices (None: not needed), and the op that undoes it."""
     row = Reshape.of((1, *a)) if len(a) == 1 else None
     column = Reshape.of((*b, 1)) if len(b) == 1 else None

@@ -39,7 +39,7 @@ from needle.ops.shape.diagonals import tril, triu
 from needle.ops.shape.movement import reshape, squeeze, stop_gradient, turned, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Numpy, Tensor, TensorTuple
 
 __all__ = [
     "Determinant", "Inverse", "LogDeterminant", "Solve", "SolveTriangular", "det", "inv",
@@ -50,7 +50,7 @@ Shape = tuple[int, ...]
 EXACT = ("float64", "float32")
 
 
-def regular(shape: Shape, seed: int = 0) -> Any:
+def regular(shape: Shape, seed: int = 0) -> Numpy:
     """Return well-conditioned matrices."""
     return uniform(shape, seed=seed) + 4 * np.eye(shape[-1])
 
@@ -84,7 +84,7 @@ class OnHost(Op):
         """Return the results of NumPy arrays: one, or a tuple."""
         raise NotImplementedError
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> NDArray | tuple[NDArray, ...]:
         kernels.same_device(self.name, *arrays)
         first = arrays[0]
         shape = first.shape
@@ -99,7 +99,7 @@ class OnHost(Op):
             made = tuple(ndarray.array(part, first.dtype, first.device) for part in found)
         return made if len(made) > 1 else made[0]
 
-    def _evaluated(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _evaluated(self, arrays: tuple[NDArray, ...]) -> tuple[Numpy, ...]:
         wide = np.float32 if arrays[0].dtype.itemsize == 2 else arrays[0].dtype.numpy
         try:
             with np.errstate(all="ignore"):
@@ -128,10 +128,10 @@ class Inverse(OnHost):
     def shapes(self, x: Shape) -> tuple[Shape, ...]:
         return (x,)
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Numpy) -> Numpy:
         return np.linalg.inv(x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         across = turned(out)
         return (-matmul(matmul(across, out_grad), across),)
 
@@ -142,7 +142,7 @@ def _solved(name: str, a: Shape, b: Shape) -> tuple[Shape, ...]:
     return ((*broadcast_shapes(name, a[:-2], b[:-2]), *b[-2:]),)
 
 
-def _answers(a: Any, b: Any) -> Any:
+def _answers(a: Numpy, b: Numpy) -> Numpy:
     """Return NumPy's solution of a @ x = b for matrices b.
 
     NumPy before 2 takes b for vectors where it has one axis less than a.
@@ -176,10 +176,10 @@ class Solve(OnHost):
     def shapes(self, a: Shape, b: Shape) -> tuple[Shape, ...]:
         return _solved(self.name, a, b)
 
-    def evaluate(self, a: Any, b: Any) -> Any:
+    def evaluate(self, a: Numpy, b: Numpy) -> Numpy:
         return _answers(a, b)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         nodes = out.node.inputs
         grad_b = solve(turned(out.inputs[0]), out_grad)
         grad_a = -matmul(grad_b, turned(out)) if nodes[0].needs else None
@@ -193,7 +193,7 @@ _LEAF = 32
 """Triangles of up to this many rows are solved like any matrix."""
 
 
-def _substituted(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+def _substituted(a: Numpy, b: Numpy, upper: bool, unit: bool) -> Numpy:
     """Solve a triangle half by half: the first half's solution changes the other's right side."""
     n = a.shape[-1]
     if n <= _LEAF:
@@ -248,10 +248,10 @@ class SolveTriangular(OnHost):
     def shapes(self, a: Shape, b: Shape) -> tuple[Shape, ...]:
         return _solved(self.name, a, b)
 
-    def evaluate(self, a: Any, b: Any) -> Any:
+    def evaluate(self, a: Numpy, b: Numpy) -> Numpy:
         return _substituted(a, b, self.upper, self.unit)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         nodes = out.node.inputs
         turned_back = SolveTriangular.of(not self.upper, self.unit)
         grad_b = executor.apply(turned_back, turned(out.inputs[0]), out_grad)
@@ -262,7 +262,7 @@ class SolveTriangular(OnHost):
         return grad_a, sum_to(grad_b, nodes[1].spec.shape) if nodes[1].needs else None
 
 
-def _triangle(a: Any, upper: bool = False, unit: bool = False) -> Any:
+def _triangle(a: Numpy, upper: bool = False, unit: bool = False) -> Numpy:
     """Return one triangle of NumPy matrices, with ones on its diagonal if ``unit``."""
     if unit:
         return (np.triu(a, 1) if upper else np.tril(a, -1)) + np.eye(a.shape[-1], dtype=a.dtype)
@@ -284,10 +284,10 @@ class Determinant(OnHost):
     def shapes(self, x: Shape) -> tuple[Shape, ...]:
         return (x[:-2],)
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Numpy) -> Numpy:
         return np.linalg.det(x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (turned(inv(out.inputs[0])) * _spread(out_grad * out),)
 
 
@@ -306,10 +306,10 @@ class LogDeterminant(OnHost):
     def shapes(self, x: Shape) -> tuple[Shape, ...]:
         return x[:-2], x[:-2]
 
-    def evaluate(self, x: Any) -> Any:
+    def evaluate(self, x: Numpy) -> tuple[Numpy, ...]:
         return tuple(np.linalg.slogdet(x))
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         if out_grad[1] is None:
             return (None,)
         return (turned(inv(out.inputs[0])) * _spread(out_grad[1]),)
@@ -396,7 +396,7 @@ def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Tenso
     return cast_like(wide / maximum(norm(wide, ord, axis, True), real("normalize: eps", eps)), x)
 
 
-def _power_of_some(x: Any, exponent: float) -> Any:
+def _power_of_some(x: Tensor, exponent: float) -> Tensor:
     """Return x ** exponent; its derivative at 0 is 0, as for a length."""
     none = equal(x, 0)
     return where(none, 0 if exponent > 0 else math.inf, where(none, 1, x) ** exponent)

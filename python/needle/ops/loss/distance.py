@@ -37,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def cdist(x: Any, y: Any, p: float = 2.0) -> Tensor:
+def cdist(x: Tensor, y: Tensor, p: float = 2.0) -> Tensor:
     """Distances of all points of x from all of y: (sum |x - y| ** p) ** (1 / p); see ``norm``.
 
     For p = 2 and dtypes below float64 it is computed from a matrix product in float64, where the
@@ -68,7 +68,7 @@ def cdist(x: Any, y: Any, p: float = 2.0) -> Tensor:
     return norm(unsqueeze(x, -2) - unsqueeze(y, -3), p, -1)
 
 
-def _euclidean(x: Any, y: Any) -> Any:
+def _euclidean(x: Tensor, y: Tensor) -> Tensor:
     middle = stop_gradient(mean(y, -2, keepdims=True))  # distances do not depend on it
     x, y = x - _finite(middle), y - _finite(middle)
     lengths = unsqueeze(summation(square(x), -1), -1) + unsqueeze(summation(square(y), -1), -2)
@@ -77,12 +77,12 @@ def _euclidean(x: Any, y: Any) -> Any:
     return root(where(less(squares, rounding * lengths), 0.0, squares))
 
 
-def _finite(x: Any) -> Any:
+def _finite(x: Tensor) -> Tensor:
     return where(isfinite(x), x, 0.0)
 
 
 def pairwise_distance(
-    x: Any, y: Any, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
+    x: Tensor, y: Tensor, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False
 ) -> Tensor:
     """Distance between the vectors of x and y, along the last axis: ``norm`` of x - y + eps.
 
@@ -103,7 +103,7 @@ def _signs(name: str, like: Any, target: Any) -> Any:
 
 
 def cosine_embedding_loss(
-    x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
+    x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """1 - cos(x, y) where the target is 1; max(0, cos(x, y) - margin) where it is -1.
 
@@ -120,7 +120,7 @@ def cosine_embedding_loss(
 
 
 def hinge_embedding_loss(
-    x: Any, target: Any, *, margin: float = 1.0, reduction: str = "mean"
+    x: Tensor, target: Tensor, *, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """The distance x where the target is 1; max(0, margin - x) where it is -1.
 
@@ -136,7 +136,7 @@ def hinge_embedding_loss(
 
 
 def margin_ranking_loss(
-    x: Any, y: Any, target: Any, *, margin: float = 0.0, reduction: str = "mean"
+    x: Tensor, y: Tensor, target: Tensor, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """max(0, margin - target * (x - y)): the target is 1 where x should be larger, else -1.
 
@@ -152,9 +152,9 @@ def margin_ranking_loss(
 
 
 def triplet_margin_loss(
-    anchor: Any,
-    positive: Any,
-    negative: Any,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
     *,
     margin: float = 1.0,
     p: float = 2.0,

@@ -29,7 +29,7 @@ from needle.ops.loss.losses import Pairwise, pair_samples, reduced, same_shape
 from needle.ops.shape.movement import broadcast_to, stop_gradient, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, Operand, Tensor
 
 __all__ = ["BCEWithLogits", "bce", "bce_with_logits", "gaussian_nll_loss", "poisson_nll_loss"]
 
@@ -53,11 +53,11 @@ class BCEWithLogits(Pairwise):
         certain = np.array([np.inf, -np.inf]), np.array([1.0, 0.0])
         return [*inside, Sample(certain, (), lambda x, y: 0.0 * y, gradient=False)]
 
-    def expand(self, x: Any, target: Any) -> Any:
+    def expand(self, x: Tensor, target: Tensor) -> Tensor:
         x = _finite(x)
         return softplus(x) - x * target
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x, target = out.inputs
         left, right = out.node.inputs
         return (
@@ -66,13 +66,15 @@ class BCEWithLogits(Pairwise):
         )
 
 
-def _finite(x: Any) -> Any:
+def _finite(x: Tensor) -> Tensor:
     """Return logits without infinite ones, which would make inf - inf, or inf * 0."""
     most = largest(executor.spec_of(x).dtype)
     return clip(x, -most, most)
 
 
-def bce(x: Any, target: Any, *, weight: Any = None, reduction: str = "mean") -> Tensor:
+def bce(
+    x: Tensor, target: Tensor, *, weight: Operand | None = None, reduction: str = "mean"
+) -> Tensor:
     """Binary cross entropy of probabilities x and a target in [0, 1].
 
         out = -(target * log(x) + (1 - target) * log(1 - x))
@@ -99,7 +101,7 @@ def bce(x: Any, target: Any, *, weight: Any = None, reduction: str = "mean") -> 
     return reduced(counted("bce", loss, weight), reduction)
 
 
-def _limited_log(x: Any) -> Any:
+def _limited_log(x: Tensor) -> Tensor:
     """Return log(x) where that is above -100, a constant elsewhere: there 1 / x may be infinite."""
     none = less_equal(absolute(x), math.exp(-100.0))
     return where(none, -100.0, log(where(none, 1.0, x)))
@@ -118,11 +120,11 @@ def counted(name: str, loss: Any, weight: Any) -> Any:
 
 
 def bce_with_logits(
-    x: Any,
-    target: Any,
+    x: Tensor,
+    target: Tensor,
     *,
-    weight: Any = None,
-    pos_weight: Any = None,
+    weight: Operand | None = None,
+    pos_weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """Binary cross entropy of sigmoid(x) and the target. See ``BCEWithLogits``.
@@ -183,8 +185,8 @@ def gaussian_nll_loss(
 
 
 def poisson_nll_loss(
-    x: Any,
-    target: Any,
+    x: Tensor,
+    target: Tensor,
     *,
     log_input: bool = True,
     full: bool = False,

@@ -6,8 +6,8 @@ Rows are taken in chunks, whose logits are made, used and forgotten.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from needle.ops.loss.losses import NOTHING, CrossEntropy, CrossEntropyGrad
 from needle.ops.reduction.reduce import summation
 from needle.ops.shape.movement import broadcast_to, concat, reshape
 
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Numpy, Tensor, TensorTuple
+
 __all__ = [
     "LinearCrossEntropy", "LinearCrossEntropyGrad", "MeanCrossEntropy", "linear_cross_entropy",
 ]  # fmt: skip
@@ -50,8 +53,8 @@ _SIZES = ((4, 3, 5), (0, 2, 3))
 
 
 def _row_losses(
-    ignore: int, s: float, turned: bool, x: Any, w: Any, labels: Any, *bias: Any
-) -> Any:
+    ignore: int, s: float, turned: bool, x: Numpy, w: Numpy, labels: Numpy, *bias: Numpy
+) -> tuple[Numpy, ...]:
     """Return losses, shift, rest, and the gradient of the logits for rows that weigh 1."""
     logits = x @ (w.T if turned else w) + (bias[0] if bias else 0.0)
     shift = logits.max(-1)
@@ -65,20 +68,20 @@ def _row_losses(
     return loss, shift, rest, grad
 
 
-def _backward(turned: bool, grad: Any, x: Any, w: Any, bias: bool) -> Any:
+def _backward(turned: bool, grad: Numpy, x: Numpy, w: Numpy, bias: bool) -> tuple[Numpy, ...]:
     dw = x.T @ grad
     first = grad @ (w if turned else w.T), dw.T if turned else dw
     return (*first, grad.sum(0)) if bias else first
 
 
-def _rows(ignore: int, s: float, turned: bool, *given: Any) -> Any:
+def _rows(ignore: int, s: float, turned: bool, *given: Numpy) -> tuple[Numpy, ...]:
     return _row_losses(ignore, s, turned, *given)[:3]
 
 
 def _rows_grad(
-    ignore: int, s: float, turned: bool, g: Any, x: Any, w: Any, labels: Any, shift: Any,
-    rest: Any, *bias: Any,
-) -> Any:  # fmt: skip
+    ignore: int, s: float, turned: bool, g: Numpy, x: Numpy, w: Numpy, labels: Numpy, shift: Numpy,
+    rest: Numpy, *bias: Numpy,
+) -> tuple[Numpy, ...]:  # fmt: skip
     logits = x @ (w.T if turned else w) + (bias[0] if bias else 0.0)
     grad = _row_losses(ignore, s, turned, x, w, labels, *bias)[3]
     share = np.exp(logits - (shift + rest)[:, None])
@@ -175,7 +178,7 @@ class LinearLoss(Composite):
                 f"{self.name}: label_smoothing is {self.label_smoothing}\n  rule: from 0 to 1"
             )
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if not 3 <= len(inputs) <= 4:
             raise ArgumentError(
                 f"{self.name}: takes x, weight, labels and a bias, {len(inputs)} were given"
@@ -184,7 +187,9 @@ class LinearLoss(Composite):
         x, w, *bias = promoted((x, w, *bias), self.name, floating=True)
         return (x, w, labels, *bias)
 
-    def compute(self, x: Any, w: Any, labels: Any, *bias: Any) -> Any:
+    def compute(
+        self, x: NDArray, w: NDArray, labels: NDArray, *bias: NDArray
+    ) -> NDArray | tuple[NDArray, ...]:
         named = [("x", x), ("weight", w), ("labels", labels), *(("bias", y) for y in bias)]
         width, classes = (1, 0) if self.transposed else (0, 1)
         fits = x.ndim == 2 and w.ndim == 2 and x.shape[1] == w.shape[width]
@@ -205,33 +210,39 @@ class LinearLoss(Composite):
         size = max(64, CHUNK // max(classes, 1))
         return (slice(i, min(i + size, rows)) for i in range(0, max(rows, 1), size))
 
-    def weight(self, w: Any) -> Any:
+    def weight(self, w: Tensor) -> Tensor:
         """Return the weight [d, v], in float32 at least."""
         return widened(w).T if self.transposed else widened(w)
 
-    def logits(self, x: Any, w: Any, bias: Any) -> Any:
+    def logits(self, x: Tensor, w: Tensor, bias: Sequence[Tensor]) -> Tensor:
         """Return the logits of some rows, w as ``weight`` gives it."""
         logits = matmul(widened(x), w)
         return logits + widened(bias[0]) if bias else logits
 
-    def losses(self, logits: Any, labels: Any) -> Any:
+    def losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Return losses, shift and rest of some rows."""
         op = CrossEntropy.of(self.ignore_index, self.label_smoothing)
         return executor.apply(op, logits, labels).tuple()
 
-    def slopes(self, g: Any, logits: Any, labels: Any, shift: Any, rest: Any) -> Any:
+    def slopes(
+        self, g: Tensor, logits: Tensor, labels: Tensor, shift: Tensor, rest: Tensor
+    ) -> Tensor:
         """Return the gradient of the logits of some rows."""
         op = CrossEntropyGrad.of(self.ignore_index, self.label_smoothing)
         return executor.apply(op, g, logits, labels, shift, rest)
 
-    def joined(self, sums: Any, slopes: Any, x: Any, w: Any) -> Any:
+    def joined(
+        self, sums: Any, slopes: Tensor, x: Tensor, w: Tensor
+    ) -> tuple[Tensor | tuple[Tensor, ...], ...]:
         """Return dx of some rows, and dw and db with what these add to them."""
         dw, db = matmul(widened(x).T, slopes), summation(slopes, 0)
         if sums is not None:
             dw, db = sums[0] + dw, sums[1] + db
         return matmul(slopes, w.T), (dw, db)
 
-    def grads(self, x: Any, w: Any, bias: Any, parts: list[Any], sums: Any) -> tuple[Any, ...]:
+    def grads(
+        self, x: Tensor, w: Tensor, bias: Sequence[Tensor], parts: list[Any], sums: Any
+    ) -> tuple[Tensor, ...]:
         """Return dx, dw and, where there is a bias, db in the dtypes of what they belong to."""
         dw, db = sums
         dw = cast_like(dw.T if self.transposed else dw, w)
@@ -255,7 +266,7 @@ class LinearCrossEntropy(LinearLoss):
     saves = ((*range(4), OUTPUT),)
     samples = staticmethod(_row_samples)
 
-    def expand(self, x: Any, w: Any, labels: Any, *bias: Any) -> Any:
+    def expand(self, x: Tensor, w: Tensor, labels: Tensor, *bias: Tensor) -> tuple[Tensor, ...]:
         wide = self.weight(w)
         found = [
             self.losses(self.logits(x[rows], wide, bias), labels[rows])
@@ -263,7 +274,7 @@ class LinearCrossEntropy(LinearLoss):
         ]
         return tuple(map(concat, zip(*found, strict=True)))
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         if out_grad[1] is not None or out_grad[2] is not None:
             return super().gradient(out_grad, out)
         x, w, labels, *bias = out.inputs
@@ -284,10 +295,10 @@ class LinearCrossEntropyGrad(LinearLoss):
     saves = (tuple(range(8)),)
     samples = staticmethod(_grad_samples)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return as_tensors(inputs, self.name)
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
         labels = kernels.integers(self.name, arrays[3])
         return Composite.compute(self, *arrays[:3], labels, *arrays[4:])
 
@@ -341,7 +352,7 @@ class MeanCrossEntropy(LinearLoss):
             return total * share
         return (total * share, *self.grads(x, w, bias, parts, sums))
 
-    def _share(self, labels: Any, like: Any) -> Any:
+    def _share(self, labels: Tensor, like: Tensor) -> Tensor:
         """Return the weight of a row: 1, or 1 / the number of rows."""
         if not self.mean:
             spec = executor.spec_of(like)
@@ -360,16 +371,16 @@ class MeanCrossEntropy(LinearLoss):
 
 
 def linear_cross_entropy(
-    x: Any,
-    weight: Any,
+    x: Tensor,
+    weight: Tensor,
     labels: Any,
-    bias: Any = None,
+    bias: Tensor | None = None,
     *,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
     transposed: bool = False,
-) -> Any:
+) -> Tensor:
     """Return ``cross_entropy(x @ weight + bias, labels)`` without all logits in memory.
 
     Args:

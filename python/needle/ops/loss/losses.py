@@ -33,7 +33,7 @@ from needle.ops.reduction.softmax import finite_max, log_softmax, logsumexp, sof
 from needle.ops.shape.movement import Reshape, reshape, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Numpy, Slope, Tensor
 
 __all__ = [
     "CrossEntropy", "CrossEntropyGrad", "Huber", "KLDivergence", "cross_entropy", "huber_loss",
@@ -47,7 +47,7 @@ NOTHING = -(2**63)
 # ---- cross entropy -----------------------------------------------------------------
 
 
-def _cross_entropy(x: Any, labels: Any, ignore: int, smoothing: float) -> Any:
+def _cross_entropy(x: Numpy, labels: Numpy, ignore: int, smoothing: float) -> tuple[Numpy, ...]:
     labels = labels.astype(int)
     shift = x.max(-1)
     rest = np.log(np.exp(x - shift[..., None]).sum(-1))
@@ -91,7 +91,7 @@ class _CrossEntropy(Composite):
                 f"{self.name}: label_smoothing is {self.label_smoothing}\n  rule: from 0 to 1"
             )
 
-    def class_labels(self, labels: Any) -> tuple[Any, Any]:
+    def class_labels(self, labels: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return which rows count (None: all), and labels that are classes everywhere."""
         labels = cast(labels, dtype.int64)
         if self.ignore_index == NOTHING:
@@ -128,7 +128,7 @@ class CrossEntropy(_CrossEntropy):
 
     promotes = "first"
 
-    def compute(self, logits: Any, labels: Any) -> Any:
+    def compute(self, logits: NDArray, labels: NDArray) -> tuple[NDArray, ...]:
         return super().compute(logits, kernels.as_labels(self.name, logits, labels))
 
     def expand(self, logits: Any, labels: Any) -> Any:
@@ -158,7 +158,7 @@ class CrossEntropy(_CrossEntropy):
         return grad, None
 
 
-def _grad_of_parts(wide: Any, shift: Any, shift_grad: Any, rest_grad: Any) -> Any:
+def _grad_of_parts(wide: Tensor, shift: Tensor, shift_grad: Any, rest_grad: Any) -> Tensor:
     """Return the part of the logits' gradient that comes through shift and rest."""
     part: Any = 0.0
     if rest_grad is not None:
@@ -170,8 +170,8 @@ def _grad_of_parts(wide: Any, shift: Any, shift_grad: Any, rest_grad: Any) -> An
 
 
 def _cross_entropy_grad(
-    g: Any, x: Any, labels: Any, shift: Any, rest: Any, *, ignore: int, s: float
-) -> Any:
+    g: Numpy, x: Numpy, labels: Numpy, shift: Numpy, rest: Numpy, *, ignore: int, s: float
+) -> Numpy:
     labels = labels.astype(int)
     classes = x.shape[-1]
     target = (1 - s) * (labels[..., None] == np.arange(classes)) + s / classes
@@ -207,7 +207,7 @@ class CrossEntropyGrad(_CrossEntropy):
 
     samples = staticmethod(_cross_entropy_grad_samples)
 
-    def compute(self, g: Any, logits: Any, labels: Any, *parts: Any) -> Any:
+    def compute(self, g: NDArray, logits: NDArray, labels: NDArray, *parts: NDArray) -> NDArray:
         return super().compute(g, logits, kernels.as_labels(self.name, logits, labels), *parts)
 
     def expand(self, g: Any, logits: Any, labels: Any, shift: Any, rest: Any) -> Any:
@@ -218,22 +218,20 @@ class CrossEntropyGrad(_CrossEntropy):
         if self.label_smoothing:
             target = (1 - self.label_smoothing) * target + self.label_smoothing / classes
         grad = unsqueeze(g, -1) * (exp(wide - unsqueeze(shift, -1) - unsqueeze(rest, -1)) - target)
-        if kept is not None:
-            grad = where(unsqueeze(kept, -1), grad, 0.0)
-        return cast_like(grad, logits)
+        return cast_like(grad if kept is None else where(unsqueeze(kept, -1), grad, 0.0), logits)
 
 
 # ---- losses ------------------------------------------------------------------------
 
 
-def _counted(loss: Any, counts: Any, reduction: str) -> Any:
+def _counted(loss: Tensor, counts: Tensor, reduction: str) -> Tensor:
     """Return the loss reduced; the mean divides by the counts, and sums in float32 at least."""
     if reduction != "mean":
         return reduced(loss, reduction)
     return cast_like(summation(widened(loss)) / summation(widened(counts)), loss)
 
 
-def reduced(loss: Any, reduction: str) -> Any:
+def reduced(loss: Tensor, reduction: str) -> Tensor:
     """Return the mean or the sum of losses, or the losses ("none").
 
     Raises:
@@ -280,7 +278,7 @@ def cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise OptionError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
     if shape_of(target) == shape_of(logits) and executor.spec_of(target).dtype.kind == "f":
-        return reduced(_soft_cross_entropy(logits, target, label_smoothing, weight), reduction)
+        return reduced(_soft_loss(logits, target, label_smoothing, weight), reduction)
     ignored = NOTHING if ignore_index is None else ignore_index
     if weight is None:
         loss = executor.apply(CrossEntropy.of(ignored, label_smoothing), logits, target)[0]
@@ -292,7 +290,7 @@ def cross_entropy(
     return _counted(loss, counts, reduction)
 
 
-def _soft_cross_entropy(logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
+def _soft_loss(logits: Tensor, target: Tensor, smoothing: float, weight: Tensor | None) -> Tensor:
     if smoothing:
         target = (1 - smoothing) * target + smoothing / max(shape_of(logits)[-1], 1)
     if weight is not None:
@@ -354,7 +352,7 @@ def pair_samples(reference: Any, low: float = -2.0, high: float = 2.0) -> Any:
 
 
 def _huber_samples() -> list[Sample]:
-    def reference(x: Any, y: Any, delta: Any) -> Any:
+    def reference(x: Numpy, y: Numpy, delta: Numpy) -> Numpy:
         apart = np.abs(x - y)
         return np.where(apart <= delta, 0.5 * apart**2, delta * (apart - 0.5 * delta))
 
@@ -375,13 +373,13 @@ class Huber(Elementwise):
     saves = ((0, 1, 2),)
     samples = staticmethod(_huber_samples)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         x, y, delta = out.inputs
         if i == 2:
             return relu(absolute(x - y) - delta)
         return clip(x - y, -delta, delta) if i == 0 else clip(y - x, -delta, delta)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         left, right, bound = out.node.inputs
         slope = out_grad * self.derivative(out, 0)  # once for both
         return (
@@ -401,12 +399,12 @@ class KLDivergence(Pairwise):
     called = "kl_divergence"
     samples = pair_samples(lambda x, y: y * (np.log(y) - x), 0.1, 1.0)
 
-    def expand(self, x: Any, target: Any) -> Any:
+    def expand(self, x: Tensor, target: Tensor) -> Tensor:
         absent = equal(target, 0.0)
         return where(absent, 0.0, target * (log(where(absent, 1.0, target)) - x))
 
 
-def same_shape(name: str, x: Any, target: Any) -> tuple[Any, Any]:
+def same_shape(name: str, x: Tensor, target: Any) -> tuple[Tensor, Tensor]:
     """Return predictions and targets as tensors.
 
     Raises:
@@ -478,7 +476,7 @@ def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "
 
 
 def kl_divergence(
-    x: Any, target: Any, *, reduction: str = "batchmean", log_target: bool = False
+    x: Tensor, target: Tensor, *, reduction: str = "batchmean", log_target: bool = False
 ) -> Tensor:
     """Kullback-Leibler divergence of target from exp(x), where x is a log-probability.
 

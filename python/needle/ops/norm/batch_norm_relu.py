@@ -5,7 +5,7 @@ One op, so that a device may read the images once in each direction.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,12 +30,15 @@ from needle.ops.norm.norms import (
 )
 from needle.ops.shape.movement import permute
 
+if TYPE_CHECKING:
+    from needle.typing import Gradients, Numpy, Tensor, TensorTuple
+
 __all__ = ["BatchNormReLU", "BatchNormReLUGrad", "batch_norm_relu"]
 
 SHAPES = ((4, 3), (2, 3, 5), (2, 2, 2, 3), (0, 4))
 
 
-def _reference(x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
+def _reference(x: Numpy, weight: Numpy, bias: Numpy, *residual: Numpy) -> tuple[Numpy, ...]:
     out, middle, var = batch_norm_of(x, weight, bias, 0.1)
     return np.maximum(out + sum(residual), 0), middle, var
 
@@ -77,13 +80,15 @@ class BatchNormReLU(Batch):
             )  # fmt: skip
         return super().compute(x, weight, bias, *residual)
 
-    def expand(self, x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
+    def expand(
+        self, x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor
+    ) -> tuple[Tensor, ...]:
         out, middle, var = BatchNorm.of(self.eps).expand(*map(widened, (x, weight, bias)))
         if residual:
             out = out + widened(residual[0])
         return cast_like(relu(out), x), middle, var
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         residual = len(out.node.inputs) == 4
         g, shared = None, None
         if out_grad[0] is not None:
@@ -96,8 +101,8 @@ class BatchNormReLU(Batch):
 
 
 def _grad_reference(
-    g: Any, x: Any, weight: Any, bias: Any, middle: Any, var: Any, *result: Any
-) -> Any:
+    g: Numpy, x: Numpy, weight: Numpy, bias: Numpy, middle: Numpy, var: Numpy, *result: Numpy
+) -> tuple[Numpy, ...]:
     out = result[0] if result else (x - middle) / np.sqrt(var + 0.1) * weight + bias
     masked = np.where(out > 0, g, 0.0)
     grads = batch_norm_grad_of(masked, x, weight, middle, var, 0.1)
@@ -131,8 +136,15 @@ class BatchNormReLUGrad(Composite):
     samples = staticmethod(_grad_samples)
 
     def expand(
-        self, g: Any, x: Any, weight: Any, bias: Any, middle: Any, var: Any, *result: Any
-    ) -> Any:
+        self,
+        g: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        middle: Tensor,
+        var: Tensor,
+        *result: Tensor,
+    ) -> tuple[Tensor, ...]:
         if result:
             out = result[0]
         else:
@@ -144,13 +156,13 @@ class BatchNormReLUGrad(Composite):
 
 
 def batch_norm_relu(
-    x: Any,
-    weight: Any = None,
-    bias: Any = None,
-    residual: Any = None,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
     eps: float = 1e-5,
     axis: int = -1,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise the columns of x (its ``axis``), add a shortcut of x's shape, rectify.
 
     Returns:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from needle.ops.norm.norms import parameter, reciprocal_root
 from needle.ops.reduction.reduce import mean, summation
 from needle.ops.shape.movement import broadcast_to, reshape, stop_gradient
 
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Numpy, Tensor, TensorTuple
+
 __all__ = ["GroupNorm", "GroupNormGrad", "group_norm"]
 
 _CASES: tuple[tuple[tuple[int, ...], int], ...] = (
@@ -34,7 +37,7 @@ _CASES: tuple[tuple[tuple[int, ...], int], ...] = (
 )  # fmt: skip
 
 
-def _reference(groups: int, x: Any, weight: Any, bias: Any) -> Any:
+def _reference(groups: int, x: Numpy, weight: Numpy, bias: Numpy) -> tuple[Numpy, ...]:
     out, middle, var = np.zeros(x.shape), *np.zeros((2, x.shape[0], groups))
     width = x.shape[-1] // groups
     for n, i in np.ndindex(x.shape[0], groups):
@@ -47,8 +50,8 @@ def _reference(groups: int, x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _grad_reference(
-    groups: int, g: Any, x: Any, weight: Any, middle: Any, var: Any
-) -> Any:  # fmt: skip
+    groups: int, g: Numpy, x: Numpy, weight: Numpy, middle: Numpy, var: Numpy
+) -> tuple[Numpy, ...]:  # fmt: skip
     dx, dweight, dbias = np.zeros(x.shape), np.zeros(weight.shape), np.zeros(weight.shape)
     width = x.shape[-1] // groups
     for n, i in np.ndindex(x.shape[0], groups):
@@ -103,12 +106,12 @@ class _Grouped(Composite):
     groups: int
     eps: float = 1e-5
 
-    def apart(self, x: Any) -> Any:
+    def apart(self, x: Tensor) -> Tensor:
         """Return [n, *spatial, c] as [n, positions, groups, channels of a group]."""
         n, *spatial, c = shape_of(x)
         return reshape(x, (n, prod(spatial), self.groups, c // self.groups))
 
-    def per_group(self, x: Any) -> Any:
+    def per_group(self, x: Tensor) -> Tensor:
         """Return [n, groups] or [c] so that it broadcasts against the result of ``apart``."""
         shape = shape_of(x)
         if len(shape) == 2:
@@ -135,7 +138,7 @@ class GroupNorm(_Grouped):
 
     promotes = "floating"
 
-    def compute(self, x: Any, weight: Any, bias: Any) -> Any:
+    def compute(self, x: NDArray, weight: NDArray, bias: NDArray) -> tuple[NDArray, ...]:
         rank = x.ndim < 2
         if self.groups < 1 or rank or x.shape[-1] % self.groups or 0 in x.shape[1:] or not (
             weight.shape == bias.shape == x.shape[-1:]
@@ -147,7 +150,7 @@ class GroupNorm(_Grouped):
             )  # fmt: skip
         return super().compute(x, weight, bias)
 
-    def expand(self, x: Any, weight: Any, bias: Any) -> Any:
+    def expand(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         wide = self.apart(widened(x))
         middle = mean(wide, (1, 3), keepdims=True)
         centred = wide - middle
@@ -157,7 +160,7 @@ class GroupNorm(_Grouped):
         statistics = (reshape(z, (shape_of(x)[0], self.groups)) for z in (middle, var))
         return cast_like(reshape(out, shape_of(x)), x), *statistics
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         x, weight = out.inputs[:2]
         grads: list[Any] = [None] * 3
         if out_grad[0] is not None:
@@ -191,7 +194,9 @@ class GroupNormGrad(_Grouped):
 
     samples = staticmethod(_grad_samples)
 
-    def expand(self, g: Any, x: Any, weight: Any, middle: Any, var: Any) -> Any:
+    def expand(
+        self, g: Tensor, x: Tensor, weight: Tensor, middle: Tensor, var: Tensor
+    ) -> tuple[Tensor, ...]:
         slope = self.apart(widened(g))
         centred = self.apart(widened(x)) - self.per_group(middle)
         known, var = less(var, math.inf), self.per_group(var)  # squares may leave the range
@@ -207,8 +212,12 @@ class GroupNormGrad(_Grouped):
 
 
 def group_norm(
-    x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> tuple[Any, Any, Any]:
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise groups of channels of [n, c, *spatial], each image on its own.
 
     Args:

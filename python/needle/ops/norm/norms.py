@@ -23,7 +23,7 @@ from needle.ops.reduction.reduce import mean, summation
 from needle.ops.shape.movement import broadcast_to, permute, reshape, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, Numpy, Tensor, TensorTuple
 
 __all__ = [
     "BatchNorm", "BatchNormGrad", "LayerNorm", "LayerNormGrad", "RMSNorm", "RMSNormGrad",
@@ -56,7 +56,7 @@ def _added(grad: Any, part: Any) -> Any:
     return part if grad is None else grad + cast_like(part, grad)
 
 
-def reciprocal_root(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+def reciprocal_root(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     """Return 1 / sqrt(mean(x * x) + eps) over axes, also where the squares leave the range."""
     count = math.prod(shape_of(x)[axis] for axis in axes)
     size = euclidean(x, axes, keepdims=True) * (count**-0.5 if count else math.nan)
@@ -66,7 +66,7 @@ def reciprocal_root(x: Any, axes: tuple[int, ...], eps: float) -> Any:
 # ---- layer norm --------------------------------------------------------------------
 
 
-def _layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+def _layer_norm(x: Numpy, weight: Numpy, bias: Numpy, eps: float) -> tuple[Numpy, ...]:
     rstd = 1 / np.sqrt(x.var(-1) + eps)
     out = (x - x.mean(-1, keepdims=True)) * rstd[..., None] * weight + bias
     return out, x.mean(-1), rstd
@@ -110,7 +110,7 @@ class LayerNorm(_Norm):
 
     samples = _samples(_layer_norm)
 
-    def expand(self, x: Any, weight: Any, bias: Any) -> Any:
+    def expand(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         wide = widened(x)
         middle = mean(wide, -1, keepdims=True)
         centred = wide - middle
@@ -119,7 +119,7 @@ class LayerNorm(_Norm):
         rows = shape_of(x)[:-1]
         return cast_like(out, x), reshape(middle, rows), reshape(rstd, rows)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         x, weight = out.inputs[:2]
         middle, rstd = out[1], out[2]
         g, mean_grad, rstd_grad = out_grad
@@ -139,7 +139,9 @@ class LayerNorm(_Norm):
         return grads
 
 
-def _layer_norm_grad(g: Any, x: Any, weight: Any, middle: Any, rstd: Any) -> Any:
+def _layer_norm_grad(
+    g: Numpy, x: Numpy, weight: Numpy, middle: Numpy, rstd: Numpy
+) -> tuple[Numpy, ...]:
     normal = (x - middle[..., None]) * rstd[..., None]
     scaled = g * weight
     along = (scaled * normal).mean(-1, keepdims=True)
@@ -174,7 +176,9 @@ class LayerNormGrad(Composite):
 
     samples = staticmethod(_layer_norm_grad_samples)
 
-    def expand(self, g: Any, x: Any, weight: Any, middle: Any, rstd: Any) -> Any:
+    def expand(
+        self, g: Tensor, x: Tensor, weight: Tensor, middle: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, ...]:
         g0, scale = widened(g), unsqueeze(rstd, -1)
         normal = (widened(x) - unsqueeze(middle, -1)) * scale
         scaled = g0 * widened(weight)
@@ -187,7 +191,7 @@ class LayerNormGrad(Composite):
 # ---- RMS norm ----------------------------------------------------------------------
 
 
-def _rms_norm(x: Any, weight: Any, eps: float) -> Any:
+def _rms_norm(x: Numpy, weight: Numpy, eps: float) -> tuple[Numpy, ...]:
     rstd = 1 / np.sqrt((x * x).mean(-1) + eps)
     return x * rstd[..., None] * weight, rstd
 
@@ -206,12 +210,12 @@ class RMSNorm(_Norm):
 
     samples = _samples(_rms_norm, 1)
 
-    def expand(self, x: Any, weight: Any) -> Any:
+    def expand(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         wide = widened(x)
         rstd = reciprocal_root(wide, (wide.spec.ndim - 1,), self.eps)
         return cast_like(wide * rstd * widened(weight), x), reshape(rstd, shape_of(x)[:-1])
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         x, weight = out.inputs
         rstd = out[1]
         g, rstd_grad = out_grad[0], out_grad[1]
@@ -224,7 +228,7 @@ class RMSNorm(_Norm):
         return grads
 
 
-def _rms_norm_grad(g: Any, x: Any, weight: Any, rstd: Any) -> Any:
+def _rms_norm_grad(g: Numpy, x: Numpy, weight: Numpy, rstd: Numpy) -> tuple[Numpy, ...]:
     normal = x * rstd[..., None]
     scaled = g * weight
     dx = rstd[..., None] * (scaled - normal * (scaled * normal).mean(-1, keepdims=True))
@@ -256,7 +260,7 @@ class RMSNormGrad(Composite):
 
     samples = staticmethod(_rms_norm_grad_samples)
 
-    def expand(self, g: Any, x: Any, weight: Any, rstd: Any) -> Any:
+    def expand(self, g: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, ...]:
         g0, scale = widened(g), unsqueeze(rstd, -1)
         normal = widened(x) * scale
         scaled = g0 * widened(weight)
@@ -267,7 +271,7 @@ class RMSNormGrad(Composite):
 # ---- batch norm --------------------------------------------------------------------
 
 
-def batch_norm_of(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+def batch_norm_of(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Numpy, ...]:
     """Return batch norm of NumPy arrays, with mean and variance: the samples' reference."""
     rows = tuple(range(x.ndim - 1))
     with np.errstate(all="ignore"):
@@ -283,7 +287,9 @@ def _count(x: Any) -> Any:
 class Batch(_Norm):
     """The base of batch norm and of the ops that fuse more into the same pass."""
 
-    def through_statistics(self, grads: list[Any], out_grad: Any, out: Any) -> list[Any]:
+    def through_statistics(
+        self, grads: list[Tensor], out_grad: list[Tensor | None], out: TensorTuple
+    ) -> list[Tensor]:
         """Return gradients; that of x includes the parts through the mean and the variance."""
         x = out.inputs[0]
         count = max(executor.spec_of(x).size // max(shape_of(x)[-1], 1), 1)
@@ -312,7 +318,7 @@ class BatchNorm(Batch):
 
     samples = _samples(batch_norm_of)
 
-    def expand(self, x: Any, weight: Any, bias: Any) -> Any:
+    def expand(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         wide, rows = widened(x), _rows(x)
         middle = mean(wide, rows)
         centred = wide - middle
@@ -320,7 +326,7 @@ class BatchNorm(Batch):
         out = centred * (rsqrt(var + self.eps) * widened(weight)) + widened(bias)
         return cast_like(out, x), middle, var
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         x, weight = out.inputs[:2]
         grads: list[Any] = [None] * 3
         if out_grad[0] is not None:
@@ -329,7 +335,9 @@ class BatchNorm(Batch):
         return self.through_statistics(grads, out_grad, out)
 
 
-def batch_norm_grad_of(g: Any, x: Any, weight: Any, middle: Any, var: Any, eps: float) -> Any:
+def batch_norm_grad_of(
+    g: Any, x: Any, weight: Any, middle: Any, var: Any, eps: float
+) -> tuple[Numpy, ...]:
     """Return the gradients of batch norm of NumPy arrays: the samples' reference."""
     rstd = 1 / np.sqrt(var + eps)
     normal = (x - middle) * rstd
@@ -367,7 +375,9 @@ class BatchNormGrad(Composite):
     eps: float
     samples = staticmethod(_batch_norm_grad_samples)
 
-    def expand(self, g: Any, x: Any, weight: Any, middle: Any, var: Any) -> Any:
+    def expand(
+        self, g: Tensor, x: Tensor, weight: Tensor, middle: Tensor, var: Tensor
+    ) -> tuple[Tensor, ...]:
         g0, rows = widened(g), _rows(x)
         rstd = rsqrt(var + self.eps)
         normal = (widened(x) - middle) * rstd
@@ -380,7 +390,7 @@ class BatchNormGrad(Composite):
 # ---- functions -------------------------------------------------------------------
 
 
-def parameter(x: Any, value: float, like: Any) -> Any:
+def parameter(x: Tensor | None, value: float, like: Tensor) -> Tensor:
     """Return weight or bias as one row; one value throughout for None."""
     if x is not None:
         spec = executor.spec_of(x)
@@ -389,7 +399,7 @@ def parameter(x: Any, value: float, like: Any) -> Any:
     return broadcast_to(constant(value, spec.dtype, spec.device), spec.shape[-1:])
 
 
-def _last_axes(name: str, x: Any, weight: Any) -> tuple[int, ...]:
+def _last_axes(name: str, x: Tensor, weight: Tensor | None) -> tuple[int, ...]:
     """Return the trailing axes of x to normalise over: those of the weight."""
     if weight is not None and not isinstance(weight, graph.TensorBase):
         raise explain(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.ops import random
 from needle.ops.core.base import Op
 from needle.ops.core.samples import Sample
+
+if TYPE_CHECKING:
+    from needle.typing import NDArray, Numpy
 
 __all__ = ["RandomIntegers", "RandomNormal", "RandomOrder", "RandomUniform"]
 
@@ -40,24 +43,24 @@ def _samples(reference: Callable[..., Any]) -> list[Sample]:
     return [*good, Sample(_PLACE, ((-1,), 0, 0), raises=ShapeError), *_wrong((3,))]
 
 
-def _wrong(*first: Any) -> list[Sample]:
+def _wrong(*first: int | tuple[int, ...]) -> list[Sample]:
     return [
         Sample(_PLACE, (*first, key, counter), raises=OptionError)
         for key, counter in ((-1, 0), (2**64, 0), (0, -1))
     ]
 
 
-def _words(size: int, key: int, counter: int) -> Any:
+def _words(size: int, key: int, counter: int) -> Numpy:
     """Return the first ``size`` words of Philox from a counter on, uint32."""
     blocks = np.arange((size + 3) // 4, dtype=np.uint64) + np.uint64(counter)
     return philox(key, blocks).ravel()[:size]
 
 
-def _uniform(shape: tuple[int, ...], key: int, counter: int) -> Any:
+def _uniform(shape: tuple[int, ...], key: int, counter: int) -> Numpy:
     return (_words(prod(shape), key, counter) & 0xFFFFFF).reshape(shape) / 2.0**24
 
 
-def _normal(shape: tuple[int, ...], key: int, counter: int) -> Any:
+def _normal(shape: tuple[int, ...], key: int, counter: int) -> Numpy:
     size = prod(shape)
     first, second = _uniform((2, (size + 1) // 2), key, counter)
     radius, angle = np.sqrt(-2 * np.log(1 - first)), 2 * np.pi * second
@@ -66,7 +69,7 @@ def _normal(shape: tuple[int, ...], key: int, counter: int) -> Any:
 
 
 def _integer_samples() -> list[Sample]:
-    def reference(shape: tuple[int, ...], low: int, last: int, key: int, counter: int) -> Any:
+    def reference(shape: tuple[int, ...], low: int, last: int, key: int, counter: int) -> Numpy:
         words = _words(prod(shape), key, counter)
         whole = [low + (int(word) * (last + 1 - low) >> 32) for word in words]
         return np.array(whole, np.int64).reshape(shape)
@@ -85,7 +88,7 @@ def _integer_samples() -> list[Sample]:
 
 
 def _order_samples() -> list[Sample]:
-    def reference(size: int, key: int, counter: int) -> Any:
+    def reference(size: int, key: int, counter: int) -> Numpy:
         words = [int(word) for word in _words(2 * size, key, counter)]
         whole = [low + (high << 32) for low, high in zip(words[::2], words[1::2], strict=True)]
         return np.array(sorted(range(size), key=[(w ^ 2**63) for w in whole].__getitem__), int)
@@ -129,7 +132,7 @@ class _Draw(Op):
         if min(shape, default=0) < 0:
             raise ShapeError(f"{self.name}: shape {shape} has a negative size")
 
-    def key(self, like: Any) -> Any:
+    def key(self, like: NDArray) -> NDArray | int:
         """Return the seed, or the stream that the operand is."""
         return like if getattr(self, "seed", None) is None else self.seed  # type: ignore[attr-defined]
 
@@ -150,7 +153,7 @@ class RandomUniform(_Draw):
     counter: int
     samples = staticmethod(lambda: _samples(_uniform))
 
-    def compute(self, like: Any) -> Any:
+    def compute(self, like: NDArray) -> NDArray:
         self.check(*self.shape)
         return random.uniform(self.shape, self.key(like), self.counter, like.device)
 
@@ -171,7 +174,7 @@ class RandomNormal(_Draw):
     counter: int
     samples = staticmethod(lambda: _samples(_normal))
 
-    def compute(self, like: Any) -> Any:
+    def compute(self, like: NDArray) -> NDArray:
         self.check(*self.shape)
         return random.normal(self.shape, self.key(like), self.counter, like.device)
 
@@ -194,7 +197,7 @@ class RandomIntegers(_Draw):
     counter: int
     samples = staticmethod(_integer_samples)
 
-    def compute(self, like: Any) -> Any:
+    def compute(self, like: NDArray) -> NDArray:
         self.check(*self.shape)
         count = self.last + 1 - self.low
         if not 0 < count <= 2**31:
@@ -224,7 +227,7 @@ class RandomOrder(_Draw):
     counter: int
     samples = staticmethod(_order_samples)
 
-    def compute(self, like: Any) -> Any:
+    def compute(self, like: NDArray) -> NDArray:
         self.check(self.n)
         if not kernels.has_values(like):
             return ndarray.empty((self.n,), dtypes.int64, like.device)

@@ -36,7 +36,7 @@ from needle.ops.shape.creation import made
 from needle.ops.shape.movement import unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import DeviceLike, DTypeLike, Gradients, NDArray, Tensor
 
 __all__ = [
     "Dropout", "Weights", "bernoulli", "dropout", "multinomial", "normal", "permutation",
@@ -58,7 +58,7 @@ def _shape_first(function: _Function) -> _Function:
     numbers = ", ".join(code.co_varnames[1 : code.co_argcount])
 
     @functools.wraps(function)
-    def checked(*given: Any, **named: Any) -> Any:
+    def checked(*given: tuple[int, ...], **named: Any) -> Tensor:
         if "size" in named:
             given = (*given, named.pop("size"))
         ordered = len(given) > 1 and isinstance(given[0], (int, float, np.number))
@@ -78,7 +78,9 @@ def _shape_first(function: _Function) -> _Function:
     return found
 
 
-def _draw(name: str, op: Any, shape: tuple[int, ...], device: Any, key: int | None) -> Any:
+def _draw(
+    name: str, op: Any, shape: tuple[int, ...], device: DeviceLike, key: int | None
+) -> Tensor:
     """Return values in [0, 1) or normal ones: by an op, or at once from NumPy's stream."""
     source = random.generator(key)
     if source is None:
@@ -89,12 +91,12 @@ def _draw(name: str, op: Any, shape: tuple[int, ...], device: Any, key: int | No
     return _applied(lambda *of: op(shape, *of), taken, device, key)
 
 
-def draw(kind: str, shape: tuple[int, ...], device: Any, key: int | None) -> Any:
+def draw(kind: str, shape: tuple[int, ...], device: DeviceLike, key: int | None) -> Any:
     """Return float32 values of "rand" or "randn", as an op, for the generator that governs."""
     return _draw(kind, RandomUniform if kind == "rand" else RandomNormal, shape, device, key)
 
 
-def _applied(op: Any, taken: tuple[int, int], device: Any, key: int | None) -> Any:
+def _applied(op: Any, taken: tuple[int, int], device: DeviceLike, key: int | None) -> Tensor:
     """Return the result of a draw; while a function is traced, from the stream of its calls.
 
     Args:
@@ -109,12 +111,12 @@ def _applied(op: Any, taken: tuple[int, int], device: Any, key: int | None) -> A
     return executor.apply(op(None, taken[1] - trace.counter), trace.stream(as_device(device)))
 
 
-def _place(device: Any) -> Any:
+def _place(device: DeviceLike) -> Tensor:
     """Return an operand that gives the device to an op without operands."""
     return constant(0.0, dtypes.float32, as_device(device))
 
 
-def _as(x: Any, kind: Any) -> Any:
+def _as(x: Tensor, kind: Any) -> Tensor:
     return x if kind is None else cast(x, as_dtype(kind))
 
 
@@ -132,8 +134,8 @@ def uniform(
     low: float = 0.0,
     high: float = 1.0,
     *,
-    device: Any = None,
-    dtype: Any = None,
+    device: DeviceLike = None,
+    dtype: DTypeLike = None,
     key: int | None = None,
 ) -> Tensor:
     """Return a tensor of values drawn uniformly from [low, high).
@@ -208,8 +210,8 @@ def normal(
     mean: float = 0.0,
     std: float = 1.0,
     *,
-    device: Any = None,
-    dtype: Any = None,
+    device: DeviceLike = None,
+    dtype: DTypeLike = None,
     key: int | None = None,
 ) -> Tensor:
     """Return a tensor of normally distributed values. Arguments as for ``uniform``.
@@ -235,7 +237,12 @@ def normal(
 
 
 def bernoulli(
-    shape: Shape, p: float = 0.5, *, device: Any = None, dtype: Any = "bool", key: int | None = None
+    shape: Shape,
+    p: float = 0.5,
+    *,
+    device: DeviceLike = None,
+    dtype: DTypeLike = "bool",
+    key: int | None = None,
 ) -> Tensor:
     """Return a tensor of bools that are true with probability p.
 
@@ -260,8 +267,8 @@ def randint(
     low: int,
     high: int,
     *,
-    device: Any = None,
-    dtype: Any = "int64",
+    device: DeviceLike = None,
+    dtype: DTypeLike = "int64",
     key: int | None = None,
 ) -> Any:
     """Return a tensor of integers drawn uniformly from [low, high).
@@ -299,7 +306,7 @@ def _holds(kind: Any, low: int, high: int) -> bool:
     return kind.kind == "f" or (fits(low, kind) and fits(high - 1, kind))
 
 
-def permutation(n: int, *, device: Any = None, key: int | None = None) -> Tensor:
+def permutation(n: int, *, device: DeviceLike = None, key: int | None = None) -> Tensor:
     """Return a tensor of 0, 1, ..., n - 1 (int64) in random order.
 
     Raises:
@@ -340,7 +347,7 @@ class Weights(Op):
         ]
     )  # fmt: skip
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         most = kernels.reduce("max", x, (x.ndim - 1,), True)
         if x.size and kernels.has_values(x):
             axes = tuple(range(x.ndim))
@@ -416,14 +423,14 @@ class Dropout(Composite):
         + [Sample((values((3,)), np.ones(3, bool)), (1.0,), lambda x, mask: 0 * x)]
     )  # fmt: skip
 
-    def expand(self, x: Any, mask: Any) -> Any:
+    def expand(self, x: Tensor, mask: Tensor) -> Tensor:
         return where(mask, x * (1.0 / (1.0 - self.p) if self.p < 1 else 0.0), 0.0)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return executor.apply(self, out_grad, out.inputs[1]), None
 
 
-def dropout(x: Any, p: float = 0.5, training: bool = True, *, key: int | None = None) -> Tensor:
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, key: int | None = None) -> Tensor:
     """Set each element to zero with probability p and scale the others by 1 / (1 - p).
 
     It draws one uniform number per element, also for p = 0. Outside training it returns x.

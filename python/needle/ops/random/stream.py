@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from needle.backend.ndarray import NDArray, array
 from needle.devices import as_device
 from needle.dtype import DType
 from needle.errors import ArgumentError, OptionError
+
+if TYPE_CHECKING:
+    from needle.typing import DeviceLike
 
 __all__ = [
     "Generator", "SampleStream", "bits", "check_stream", "drawing", "enter_sample", "generator",
@@ -59,7 +62,7 @@ def check_stream(key: NDArray) -> None:
         )
 
 
-def bits(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
+def bits(shape: tuple[int, ...], key: Key, counter: int, device: DeviceLike) -> NDArray:
     """Return int32 bits: those of the blocks of 4 words from ``counter`` on."""
     if not isinstance(key, int):
         check_stream(key)
@@ -67,13 +70,13 @@ def bits(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray
 
 
 @lru_cache(maxsize=64)
-def _number(value: float, kind: DType, device: Any) -> NDArray:
+def _number(value: float, kind: DType, device: DeviceLike) -> NDArray:
     """Return a cached 0-d array: making one is slow."""
     with memory.real():
         return array(value, kind, device)
 
 
-def uniform(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
+def uniform(shape: tuple[int, ...], key: Key, counter: int, device: DeviceLike) -> NDArray:
     """Return float32 values in [0, 1): multiples of 2**-24."""
     words = bits(shape, key, counter, device)
     mask = _number(0xFFFFFF, dtypes.int32, words.device)
@@ -81,7 +84,7 @@ def uniform(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDAr
     return kernels.elementwise("multiply", low, _number(2.0**-24, dtypes.float32, words.device))
 
 
-def normal(shape: tuple[int, ...], key: Key, counter: int, device: Any) -> NDArray:
+def normal(shape: tuple[int, ...], key: Key, counter: int, device: DeviceLike) -> NDArray:
     """Return float32 values of the standard normal distribution (Box and Muller, 1958)."""
     size = prod(shape)
     half = (size + 1) // 2
@@ -300,12 +303,12 @@ def _draw(kind: str, shape: tuple[int, ...], where: Any, key: int | None) -> NDA
     return normal(shape, *source.take(2 * ((prod(shape) + 1) // 2)), where)
 
 
-def rand(shape: tuple[int, ...], device: Any = None, key: int | None = None) -> NDArray:
+def rand(shape: tuple[int, ...], device: DeviceLike = None, key: int | None = None) -> NDArray:
     """Return uniform values in [0, 1): float32, or float64 with ``NEEDLE_BACKEND=np``."""
     return _draw("rand", shape, as_device(device), key)
 
 
-def randn(shape: tuple[int, ...], device: Any = None, key: int | None = None) -> NDArray:
+def randn(shape: tuple[int, ...], device: DeviceLike = None, key: int | None = None) -> NDArray:
     """Return standard normal values: float32, or float64 with ``NEEDLE_BACKEND=np``."""
     return _draw("randn", shape, as_device(device), key)
 
@@ -328,13 +331,13 @@ def host_uniform() -> float:
     return float(uniform((), *_generator.take(1), as_device("cpu_numpy")).item())
 
 
-def permutation(size: int, device: Any = None) -> NDArray:
+def permutation(size: int, device: DeviceLike = None) -> NDArray:
     """Return the numbers below ``size``, int64, in the order that NumPy's stream gives."""
     return numpy_stream.permutation(size, as_device(device))
 
 
 def randint(
-    low: int, high: int, shape: tuple[int, ...], kind: DType, device: Any = None
+    low: int, high: int, shape: tuple[int, ...], kind: DType, device: DeviceLike = None
 ) -> NDArray:
     """Return integers in [low, high) from NumPy's stream."""
     return numpy_stream.integers(low, high, shape, kind, as_device(device))

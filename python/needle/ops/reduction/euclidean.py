@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from needle.ops.shape.movement import reshape, stop_gradient
 from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, Slope, Tensor
 
 __all__ = ["EuclideanNorm", "GlobalNorm", "StandardDeviation", "std"]
 
@@ -44,7 +44,7 @@ __all__ = ["EuclideanNorm", "GlobalNorm", "StandardDeviation", "std"]
 class Root(Sqrt):
     """Square root whose derivative at 0 is 0, as for a standard deviation."""
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         none = equal(out, 0.0)
         return where(none, 0.0, 0.5 / where(none, 1.0, out))
 
@@ -55,7 +55,7 @@ _LARGE = {dtype.float32: 50, dtype.float64: 400}
 """Squares of numbers up to 2 to this power, and sums of them, stay in the range."""
 
 
-def scale_of(x: Any, axes: tuple[int, ...]) -> Any:
+def scale_of(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return the power of two, 1 for ordinary numbers, that keeps squares of x in the range.
 
     One for each vector: the elements over axes, which stay with size 1. x is float32 or float64.
@@ -92,24 +92,24 @@ class EuclideanNorm(Composite):
     def setup(self) -> None:
         reduce_natively(self, "norm")
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         wide = widened(x)
         scale = scale_of(wide, self.axes)
         out = root(summation(square(wide * scale), self.axes, keepdims=True)) / scale
         return cast_like(reshape(out, self.shape(x)), x)
 
-    def shape(self, x: Any) -> tuple[int, ...]:
+    def shape(self, x: Tensor) -> tuple[int, ...]:
         """Return the shape of the result."""
         shape = shape_of(x)
         if self.keepdims:
             return tuple(1 if i in self.axes else n for i, n in enumerate(shape))
         return tuple(n for i, n in enumerate(shape) if i not in self.axes)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (along(out.inputs[0], self.axes, out, out_grad),)
 
 
-def along(x: Any, axes: tuple[int, ...], length: Any, out_grad: Any) -> Any:
+def along(x: Tensor, axes: tuple[int, ...], length: Tensor, out_grad: Tensor) -> Tensor:
     """Return out_grad times x / length, which is 0 where the length is; both over axes of x."""
     kept = tuple(1 if i in axes else n for i, n in enumerate(shape_of(x)))
     size = reshape(widened(length), kept)
@@ -139,7 +139,7 @@ class GlobalNorm(Composite):
         ]
     )  # fmt: skip
 
-    def expand(self, *parts: Any) -> Any:
+    def expand(self, *parts: Tensor) -> Tensor:
         return euclidean(stack([euclidean(cast(x, dtype.float64)) for x in parts]))
 
 
@@ -175,29 +175,29 @@ class StandardDeviation(Composite):
         if self.correction % 1 == 0 and abs(self.correction) < 2**53:
             reduce_natively(self, "deviation", int(self.correction))
 
-    def factor(self, x: Any) -> float:
+    def factor(self, x: Tensor) -> float:
         """Return the factor for the sum of squares."""
         return Var.of(self.axes, self.keepdims, self.correction).factor(x)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         wide = widened(x)
         centred = wide - mean(wide, self.axes, keepdims=True)
         return cast_like(euclidean(centred, self.axes, self.keepdims) * self.factor(x) ** 0.5, x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         wide = widened(out.inputs[0])
         centred = wide - mean(wide, self.axes, keepdims=True)
         grad = along(centred, self.axes, out, widened(out_grad) * self.factor(wide))
         return (cast_like(grad, out.inputs[0]),)
 
 
-def euclidean(x: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+def euclidean(x: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Length of vectors over axes, all for None. See ``EuclideanNorm``."""
     return executor.apply(EuclideanNorm.of(normalised(x, axes), keepdims), x)
 
 
 def std(
-    x: Any,
+    x: Tensor,
     axes: Axes = None,
     keepdims: bool = False,
     *,

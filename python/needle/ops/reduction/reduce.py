@@ -25,8 +25,8 @@ from needle.ops.elementwise.arithmetic import cast_like, equal, not_equal, where
 from needle.ops.shape.movement import BroadcastTo, broadcast_to, reshape
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
-    from needle.typing import DTypeLike
+    from needle.dtype import DType
+    from needle.typing import DTypeLike, Gradients, NDArray, Tensor
 
 __all__ = [
     "AllTrue", "AnyTrue", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Sum", "SumTo", "all",
@@ -100,13 +100,13 @@ class Reduction(Op):
         self.aligned = self.keepdims or self.axes == tuple(range(len(self.axes)))
         reduce_natively(self, self.function)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return kernels.reduce(self.function, x, self.axes, self.keepdims)
 
     def flops(self, *specs: Any) -> int:
         return int(specs[0].size)
 
-    def spread(self, x: Any, out: Any) -> Any:
+    def spread(self, x: Tensor, out: Tensor) -> Tensor:
         """Return x, shaped like the result, broadcast over the reduced axes."""
         shape = out.node.inputs[0].spec.shape
         if not self.aligned:  # with the last axes of the shape
@@ -134,7 +134,7 @@ class Sum(Reduction, Linear):
     casts = True
     samples = reduction_samples(np.sum)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (self.spread(out_grad, out),)
 
 
@@ -153,7 +153,7 @@ class Mean(Reduction, Linear):
 
     promotes = "floating"
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         count = 1
         for axis in self.axes:
@@ -164,7 +164,7 @@ class Mean(Reduction, Linear):
 class _Extreme(Reduction):
     saves = ((0, OUTPUT),)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x = out.inputs[0]
         chosen = equal(x, self.spread(out, out))
         # in float32 where x has half precision, in which many ties have no number
@@ -203,7 +203,7 @@ class Min(_Extreme):
 class _Argument(Reduction):
     is_differentiable = False
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         if len(self.axes) not in (1, x.ndim):
             raise OptionError(
                 f"{self.name}: axes {self.axes} of an array of {x.ndim} axes\n"
@@ -323,7 +323,7 @@ class SumTo(Linear):
     def setup(self) -> None:
         self.kind, self.params = KINDS["sum to"], self.shape
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         lead = x.ndim - len(self.shape)
         repeated = tuple(i for i, n in enumerate(x.shape) if i < lead or self.shape[i - lead] != n)
         if lead < 0 or builtins.any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
@@ -333,16 +333,16 @@ class SumTo(Linear):
     def flops(self, *specs: Any) -> int:
         return int(specs[0].size)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (broadcast_to(out_grad, out.node.inputs[0].spec.shape),)
 
 
-def normalised(x: Any, axes: Axes) -> tuple[int, ...]:
+def normalised(x: Tensor, axes: Axes) -> tuple[int, ...]:
     """Return axes of x as a sorted tuple counted from 0; all for None."""
     return normalise_axes(axes, len(shape_of(x)))
 
 
-def _of(known: dict[Any, Any], cls: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+def _of(known: dict[Any, Any], cls: Any, x: Tensor, axes: Axes, keepdims: bool) -> Op:
     """Return the op of a reduction, and cache it, so that the axes are worked out only once."""
     try:
         op = cls.of(normalised(x, axes), keepdims)
@@ -395,7 +395,9 @@ class ReducerMethod(Protocol):
         """Reduce the tensor over axes."""
 
 
-def _in_dtype(cls: Any, function: Any, x: Any, axes: Axes, keepdims: bool, kind: Any) -> Any:
+def _in_dtype(
+    cls: Any, function: Any, x: Tensor, axes: Axes, keepdims: bool, kind: DType
+) -> Tensor:
     """Return a reduction in a dtype, if the reduction has that argument."""
     if not cls.casts:
         problem = f"{function.__name__}: unexpected argument 'dtype'"
@@ -448,7 +450,7 @@ argmax, argmin = reducer(ArgMax, "argmax"), reducer(ArgMin, "argmin")
 
 
 def count_nonzero(
-    x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+    x: Tensor, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
 ) -> Tensor:
     """Count the elements over axes (all for None) that are not zero; int64.
 

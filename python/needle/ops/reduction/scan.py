@@ -36,7 +36,7 @@ from needle.ops.shape.movement import broadcast_to, concat, flip, permute, resha
 from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import DTypeLike, Gradients, NDArray, Tensor
 
 __all__ = [
     "CumMax", "CumMin", "CumProd", "CumSum", "Prod", "Var", "cummax", "cummin", "cumprod",
@@ -75,10 +75,10 @@ class CumSum(Linear):
     axis: int
     samples = _scan_samples(np.cumsum)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return kernels.scan("cumsum", x, self.axis)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (flip(cumsum(flip(out_grad, self.axis), self.axis), self.axis),)
 
 
@@ -99,10 +99,10 @@ class CumProd(Op):
     saves = ((0,),)
     samples = _scan_samples(np.cumprod)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return kernels.scan("cumprod", x, self.axis)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         return (cumprod_gradient(out.inputs[0], out_grad, self.axis),)
 
 
@@ -218,10 +218,10 @@ class CumMax(Op):
     saves = ((OUTPUT,),)
     samples = _extreme_samples(lambda new, best: new >= best)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         return kernels.extremes(x, self.axis, self.largest)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         if out_grad[0] is None:
             return (None,)
@@ -262,7 +262,7 @@ class Prod(Reduction):
     saves = ((0,),)
     samples = reduction_samples(np.prod)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         x, g = out.inputs[0], self.spread(out_grad, out)
         if len(self.axes) == 1:
             return (prod_gradient(x, g, self.axes[0]),)
@@ -362,17 +362,17 @@ class Var(Composite):
         if self.correction % 1 == 0 and abs(self.correction) < 2**53:
             reduce_natively(self, "variance", int(self.correction))
 
-    def factor(self, x: Any) -> float:
+    def factor(self, x: Tensor) -> float:
         """Return the factor for the sum of squares."""
         room = _size(shape_of(x), self.axes) - self.correction
         return 1.0 / room if room > 0 else float("inf")  # as NumPy; 0 * inf is NaN
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         wide = widened(x)
         centred = wide - mean(wide, self.axes, keepdims=True)
         return cast_like(summation(square(centred), self.axes, self.keepdims) * self.factor(x), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         x = out.inputs[0]
         kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape_of(x)))
         wide = widened(x)
@@ -381,7 +381,7 @@ class Var(Composite):
         return (cast_like(grad, x),)
 
 
-def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+def cumsum(x: Tensor, axis: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
     """Cumulative sum along an axis (of the flattened x for None). See ``CumSum``.
 
     x is cast to a ``dtype`` first.
@@ -395,7 +395,7 @@ def cumsum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     return executor.apply(CumSum.of(axis), x)
 
 
-def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+def cumprod(x: Tensor, axis: int | None = None, *, dtype: DTypeLike = None) -> Tensor:
     """Cumulative product along an axis (of the flattened x for None). See ``CumProd``.
 
     x is cast to a ``dtype`` first.
@@ -409,13 +409,13 @@ def cumprod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     return executor.apply(CumProd.of(axis), x)
 
 
-def _extremes(op: type[CumMax], x: Any, axis: int | None) -> tuple[Any, Any]:
+def _extremes(op: type[CumMax], x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
     x, axis = _flat(x, axis)
     values, positions = executor.apply(op.of(axis), x).tuple()
     return values, stop_gradient(positions) if positions.requires_grad else positions
 
 
-def cummax(x: Any, axis: int | None = None) -> tuple[Any, Any]:
+def cummax(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
     """Return the cumulative maximum along an axis, and its position.
 
     Of the flattened x for None. See ``CumMax``.
@@ -427,7 +427,7 @@ def cummax(x: Any, axis: int | None = None) -> tuple[Any, Any]:
     return _extremes(CumMax, x, axis)
 
 
-def cummin(x: Any, axis: int | None = None) -> tuple[Any, Any]:
+def cummin(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
     """Return the cumulative minimum along an axis, and its position.
 
     Of the flattened x for None. See ``CumMin``.
@@ -445,7 +445,13 @@ def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
     return x, normalise_axis(axis, len(shape_of(x)))
 
 
-def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
+def diff(
+    x: Tensor,
+    n: int = 1,
+    axis: int = -1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
     """Differences of neighbours along an axis, taken ``n`` times.
 
     Args:
@@ -480,7 +486,7 @@ prod = reducer(Prod, "prod")
 
 
 def var(
-    x: Any,
+    x: Tensor,
     axes: Axes = None,
     keepdims: bool = False,
     *,

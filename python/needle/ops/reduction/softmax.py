@@ -22,7 +22,7 @@ from needle.ops.reduction.reduce import amax, normalised, summation
 from needle.ops.shape.movement import concat, reshape, stop_gradient
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import DTypeLike, Gradients, Numpy, Tensor
 
 __all__ = [
     "LogCumSumExp", "LogSoftmax", "LogSoftmaxGrad", "LogSumExp", "Softmax", "SoftmaxGrad",
@@ -32,12 +32,12 @@ __all__ = [
 # ---- softmax -----------------------------------------------------------------------
 
 
-def _softmax(x: Any, axis: int) -> Any:
+def _softmax(x: Numpy, axis: int) -> Numpy:
     e = np.exp(x - x.max(axis, keepdims=True))
     return e / e.sum(axis, keepdims=True)
 
 
-def _log_softmax(x: Any, axis: int) -> Any:
+def _log_softmax(x: Numpy, axis: int) -> Numpy:
     x = x - x.max(axis, keepdims=True)
     return x - np.log(np.exp(x).sum(axis, keepdims=True))
 
@@ -77,7 +77,7 @@ class _Softmax(Composite):
 
     promotes = "floating"
 
-    def shifted(self, x: Any) -> Any:
+    def shifted(self, x: Tensor) -> Tensor:
         """Return x minus its maximum along the axis, so that no exponential overflows."""
         normalised(x, self.axis)
         wide = widened(x)
@@ -99,11 +99,11 @@ class Softmax(_Softmax):
 
     samples = _softmax_samples(_softmax)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         e = exp(self.shifted(x))
         return cast_like(e / summation(e, self.axis, keepdims=True), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(SoftmaxGrad.of(self.axis), out, out_grad),)
 
 
@@ -120,11 +120,11 @@ class LogSoftmax(_Softmax):
 
     samples = _softmax_samples(_log_softmax)
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         x0 = self.shifted(x)
         return cast_like(x0 - log(summation(exp(x0), self.axis, keepdims=True)), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(LogSoftmaxGrad.of(self.axis), out, out_grad),)
 
 
@@ -139,7 +139,7 @@ class SoftmaxGrad(Composite):
         _softmax, lambda out, g, axis: out * (g - (out * g).sum(axis, keepdims=True))
     )
 
-    def expand(self, out: Any, g: Any) -> Any:
+    def expand(self, out: Tensor, g: Tensor) -> Tensor:
         out0, g0 = widened(out), widened(g)
         return cast_like(out0 * (g0 - summation(out0 * g0, self.axis, keepdims=True)), out)
 
@@ -155,7 +155,7 @@ class LogSoftmaxGrad(Composite):
         _log_softmax, lambda out, g, axis: g - np.exp(out) * g.sum(axis, keepdims=True)
     )
 
-    def expand(self, out: Any, g: Any) -> Any:
+    def expand(self, out: Tensor, g: Tensor) -> Tensor:
         g0 = widened(g)
         total = summation(g0, self.axis, keepdims=True)
         return cast_like(g0 - exp(widened(out)) * total, out)
@@ -187,12 +187,12 @@ def _stable(x: Any) -> Any:
     return np.logaddexp.reduce(x, axis=1, initial=-np.inf)
 
 
-def shift_of(x: Any, axes: tuple[int, ...]) -> Any:
+def shift_of(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return the number to subtract before exponentials: ``finite_max``, without its gradient."""
     return stop_gradient(finite_max(x, axes))
 
 
-def finite_max(x: Any, axes: tuple[int, ...]) -> Any:
+def finite_max(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return the largest over axes if it is finite, else 0.
 
     Shapes:   x -> x with axes of size 1
@@ -222,7 +222,7 @@ class LogSumExp(Composite):
 
     promotes = "floating"
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         axes = normalised(x, self.axes)
         wide = widened(x)
         shift = shift_of(wide, axes)
@@ -236,7 +236,7 @@ class LogSumExp(Composite):
 
     push = Op.push  # the expansion would give 0 / 0 for an empty sum
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x = out.inputs[0]
         axes = normalised(x, self.axes)
         kept = tuple(1 if i in axes else n for i, n in enumerate(shape_of(x)))
@@ -281,7 +281,7 @@ class LogCumSumExp(Composite):
 
     promotes = "floating"
 
-    def expand(self, x: Any) -> Any:
+    def expand(self, x: Tensor) -> Tensor:
         axis = normalise_axis(self.axis, len(shape_of(x)))
         before, out, step = (slice(None),) * axis, widened(x), 1
         while step < shape_of(x)[axis]:
@@ -293,7 +293,7 @@ class LogCumSumExp(Composite):
         return cast_like(out, x)
 
 
-def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Tensor:
+def softmax(x: Tensor, axis: int = -1, *, dtype: DTypeLike = None) -> Tensor:
     """Map x to positive numbers that add up to 1 along an axis. See ``Softmax``.
 
     x is cast to a ``dtype`` first.
@@ -306,7 +306,7 @@ def softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Tensor:
     return executor.apply(Softmax.of(axis), x)
 
 
-def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Tensor:
+def log_softmax(x: Tensor, axis: int = -1, *, dtype: DTypeLike = None) -> Tensor:
     """Logarithm of softmax. See ``LogSoftmax``.
 
     x is cast to a ``dtype`` first.
@@ -319,7 +319,7 @@ def log_softmax(x: Any, axis: int = -1, *, dtype: Any = None) -> Tensor:
     return executor.apply(LogSoftmax.of(axis), x)
 
 
-def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
+def logsumexp(x: Tensor, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None) -> Tensor:
     """Logarithm of the sum of exponentials over axes (all for None). See ``LogSumExp``.
 
     >>> round(ndl.logsumexp(Tensor([1000.0, 1000.0])).item(), 4)
@@ -330,7 +330,7 @@ def logsumexp(x: Any, axes: Axes = None, keepdims: bool = False, *, axis: Axes =
     return executor.apply(LogSumExp.of(chosen, flag("logsumexp: keepdims", keepdims)), x)
 
 
-def logcumsumexp(x: Any, axis: int) -> Tensor:
+def logcumsumexp(x: Tensor, axis: int) -> Tensor:
     """Logarithm of the sum of exponentials up to each element. See ``LogCumSumExp``.
 
     >>> print(ndl.logcumsumexp(Tensor([0.0, 0.0, 0.0]), 0))

@@ -35,7 +35,7 @@ from needle.ops.shape.creation import arange
 from needle.ops.shape.movement import reshape, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Numpy, Operand, Tensor, TensorTuple
 
 __all__ = ["Attention", "AttentionGrad", "scaled_dot_product_attention"]
 
@@ -100,7 +100,7 @@ class Attention(Composite):
         if not 0.0 <= self.dropout <= 1.0:
             raise OptionError(f"{self.name}: dropout is {self.dropout}\n  rule: from 0 to 1")
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         least = 3 + self.masked + self.drawn
         if not least <= len(inputs) <= least + 1:
             raise ArgumentError(
@@ -113,11 +113,11 @@ class Attention(Composite):
         rest = tensors[3 + len(masks) :]
         return (*first[:3], *(first[3:] or masks), *rest)
 
-    def compute(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    def compute(self, q: NDArray, k: NDArray, v: NDArray, *rest: NDArray) -> tuple[NDArray, ...]:
         self.check(q, k, v, *rest)
         return super().compute(q, k, v, *self._whole(k, rest))
 
-    def _whole(self, k: Any, rest: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _whole(self, k: NDArray, rest: tuple[NDArray, ...]) -> tuple[NDArray, ...]:
         """Return the operands behind v with lengths as integers, which it checks.
 
         Raises:
@@ -128,7 +128,7 @@ class Attention(Composite):
         at, most = len(rest) - 1 - self.drawn, k.shape[2]
         lengths = kernels.integers(self.name, rest[at])
 
-        def wrong(position: int, value: Any = None) -> Exception:
+        def wrong(position: int, value: Numpy | None = None) -> Exception:
             what = "its length" if value is None else f"length {value}"
             return IndexRangeError(
                 f"{self.name}: row {position} has {what}, there are {most} keys\n"
@@ -174,7 +174,7 @@ class Attention(Composite):
                 "mask.astype(bool)",
             )  # fmt: skip
 
-    def apart(self, rest: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def apart(self, rest: Sequence[Operand]) -> tuple[Any, Any, Any]:
         """Return the mask, the lengths and what dropout keeps: None for what is not there."""
         given = list(rest)
         kept = given.pop() if self.drawn else None
@@ -183,12 +183,12 @@ class Attention(Composite):
 
     # ---- the expansion -------------------------------------------------------------
 
-    def grouped(self, x: Any, g: int) -> Any:
+    def grouped(self, x: Tensor, g: int) -> Tensor:
         """Return [b, h, ...] as [b, g, h / g, ...]."""
         b, h, *more = shape_of(x)
         return reshape(x, (b, g, h // g if g else 0, *more)) if h != 1 else unsqueeze(x, 1)
 
-    def scores(self, q: Any, k: Any, mask: Any, lengths: Any) -> Any:
+    def scores(self, q: Tensor, k: Tensor, mask: Any, lengths: Any) -> Tensor:
         """Return the scores [b, g, h / g, t, s], -inf where a query does not see a key."""
         g, s = shape_of(k)[1:3]
         t = shape_of(q)[2]
@@ -207,7 +207,7 @@ class Attention(Composite):
             scores = where(visible, scores, -math.inf)
         return scores
 
-    def dropped(self, x: Any, q: Any, k: Any, kept: Any) -> Any:
+    def dropped(self, x: Tensor, q: Tensor, k: Tensor, kept: Any) -> Tensor:
         """Return weights [b, g, h / g, t, s] with what dropout leaves of them."""
         if not self.dropout:
             return x
@@ -231,7 +231,7 @@ class Attention(Composite):
         parts = reshape(shift, rows), reshape(log(positive), rows)
         return cast_like(reshape(out, (*rows, shape_of(v)[3])), q), *parts
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         wanted, inputs = needed(out), out.inputs
         if out_grad[1] is not None or out_grad[2] is not None or any(wanted[3:]):
             return super().gradient(out_grad, out)
@@ -259,10 +259,10 @@ class AttentionGrad(Attention):
     saves = (tuple(range(10)),)
     samples = staticmethod(gradient_samples)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return as_tensors(inputs, self.name)
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
         return Composite.compute(self, *arrays[:7], *self._whole(arrays[2], arrays[7:]))
 
     def expand(self, *operands: Any) -> Any:
@@ -286,7 +286,7 @@ class AttentionGrad(Attention):
 # ---- the function ------------------------------------------------------------------
 
 
-def _with_heads(x: Any, count: int) -> Any:
+def _with_heads(x: Tensor, count: int) -> Tensor:
     """Return x with axes of size 1 for the batch and the heads where it has none."""
     for _ in range(count):
         x = unsqueeze(x, 0) if len(shape_of(x)) == 2 else unsqueeze(x, 1)
@@ -361,7 +361,7 @@ def scaled_dot_product_attention(
     return reshape(out, (*shape_of(out)[: ndim - 2], *shape_of(out)[2:])) if n else out
 
 
-def _drawing(static: tuple[float, bool, float], masked: bool, q: Any, s: int) -> tuple[Any, Any]:
+def _drawing(static: tuple[float, bool, float], masked: bool, q: Tensor, s: int) -> tuple[Any, Any]:
     """Return the op, which draws what dropout keeps, or what was drawn as its last operand."""
     p, (b, h, t) = static[2], shape_of(q)[:3]
     source = random.generator() if p else None
@@ -384,7 +384,7 @@ def _drawn_before(
     return Attention.of(*static, 0, 0, masked, True), (kept,)
 
 
-def _mask(name: str, q: Any, k: Any, mask: Any, ndim: int) -> Any:
+def _mask(name: str, q: Tensor, k: Tensor, mask: Tensor, ndim: int) -> Tensor:
     """Return a mask with four axes.
 
     Raises:

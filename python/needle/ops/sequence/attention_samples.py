@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from needle.backend.numpy import philox
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError
 from needle.ops.core.samples import Sample, uniform
 
+if TYPE_CHECKING:
+    from needle.typing import Numpy
+
 SCALE = 0.5
 
 
-def kept_by(shape: tuple[int, ...], p: float, key: int, counter: int) -> Any:
+def kept_by(shape: tuple[int, ...], p: float, key: int, counter: int) -> Numpy:
     """Return what dropout keeps of scores [b, h, t, s], bool."""
     b, h, t, s = shape
     blocks = np.arange(b * h * t * -(-s // 4), dtype=np.uint64) + np.uint64(counter)
@@ -45,11 +48,11 @@ def _apart(static: dict[str, Any], shape: tuple[int, ...], rest: Any) -> Any:
     return np.where(allowed, added, -np.inf), drop
 
 
-def _repeated(x: Any, heads: int) -> Any:
+def _repeated(x: Numpy, heads: int) -> Numpy:
     return np.repeat(x, heads // max(x.shape[1], 1), 1)
 
 
-def forward(static: dict[str, Any], q: Any, k: Any, v: Any, *rest: Any) -> Any:
+def forward(static: dict[str, Any], q: Any, k: Any, v: Any, *rest: Numpy) -> tuple[Numpy, ...]:
     """Return out, shift and rest."""
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     scores = q @ k.swapaxes(-1, -2) * SCALE
@@ -84,12 +87,12 @@ def backward(
     )
 
 
-def _sizes(b: int, h: int, g: int, t: int, s: int, d: int, e: int) -> tuple[Any, ...]:
+def _sizes(b: int, h: int, g: int, t: int, s: int, d: int, e: int) -> tuple[Numpy, ...]:
     shapes = ((b, h, t, d), (b, g, s, d), (b, g, s, e))
     return tuple(uniform(shape, -1.0, 1.0, i) for i, shape in enumerate(shapes))
 
 
-def _bools(*shape: int) -> Any:
+def _bools(*shape: int) -> Numpy:
     """Return a mask in which one row sees nothing."""
     mask = uniform(shape, seed=5) > -0.5
     mask[..., :1, :] = False
@@ -127,7 +130,7 @@ def _with_axes(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x[None, None] if x.dtype == bool and x.ndim == 2 else x for x in operands)
 
 
-def _static(given: dict[str, Any]) -> tuple[Any, ...]:
+def _static(given: dict[str, Any]) -> tuple[float, ...]:
     key, counter = given.get("place", (0, 0))
     flags = (given.get("masked", False), given.get("drawn", False))
     return (

@@ -5,7 +5,7 @@ Layers, directions and dropout between layers are put together in ``nn.recurrent
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import executor
 from needle.backend import kernels
@@ -32,6 +32,9 @@ from needle.ops.sequence.recurrent_grad import (
 )
 from needle.ops.sequence.recurrent_samples import forward_samples
 from needle.ops.shape.movement import concat
+
+if TYPE_CHECKING:
+    from needle.typing import Gradients, NDArray, Numpy, Tensor, TensorTuple
 
 __all__ = ["GRU", "LSTM", "RNN", "Recurrent"]
 
@@ -71,7 +74,7 @@ class Recurrent(Composite):
         lengths = ["lengths"] if self.masked else []
         return ["x", *["h0", "c0"][: op.states], "w_ih", "w_hh", *biases, *lengths]
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if len(inputs) != len(self.names()):
             raise ArgumentError(
                 f"{self.name}: takes {len(self.names())} operands ({', '.join(self.names())}), "
@@ -81,7 +84,7 @@ class Recurrent(Composite):
         count = len(tensors) - self.masked
         return (*promoted(tensors[:count], self.name, floating=True), *tensors[count:])
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
         self._check(*arrays)
         if self.masked:
             lengths = kernels.integers(self.name, arrays[-1])
@@ -89,7 +92,7 @@ class Recurrent(Composite):
             arrays = (*arrays[:-1], lengths)
         return super().compute(*arrays)
 
-    def _check(self, *arrays: Any) -> None:
+    def _check(self, *arrays: NDArray) -> None:
         """Check the shapes of the operands.
 
         Raises:
@@ -115,14 +118,14 @@ class Recurrent(Composite):
                     f"x [t, b, i], h0 [b, h], w_ih [i, {op.columns} h], w_hh [h, {op.columns} h]",
                 )  # fmt: skip
 
-    def _check_lengths(self, lengths: Any, steps: int) -> None:
+    def _check_lengths(self, lengths: NDArray, steps: int) -> None:
         """Check that lengths are from 0 to the number of steps.
 
         Raises:
             IndexRangeError: naming the first row that is not.
         """
 
-        def wrong(position: int, value: Any = None) -> Exception:
+        def wrong(position: int, value: Numpy | None = None) -> Exception:
             what = "its length" if value is None else f"length {value}"
             return IndexRangeError(
                 f"{self.name}: row {position} has {what}, the sequence has {steps} steps\n"
@@ -131,7 +134,7 @@ class Recurrent(Composite):
 
         lengths.device.backend.check_range(lengths, 0, steps + 1, None, wrong)
 
-    def expand(self, x: Any, *rest: Any) -> Any:
+    def expand(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         s = self.gradient_op.states
         lengths = rest[-1:] if self.masked else ()
         first, wide = widened(x), [widened(y) for y in rest[: len(rest) - self.masked]]
@@ -153,7 +156,7 @@ class Recurrent(Composite):
         last = [cast_like(y, x) for y in states]
         return (cast_like(outs[0], x), *last, outs[-1], *outs[1:-1])
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         op, inputs = self.gradient_op, out.inputs
         s = op.states
         if any(g is not None for g in out_grad[s + 1 :]):
@@ -204,11 +207,11 @@ class RNN(Recurrent):
         if self.nonlinearity not in ("tanh", "relu"):
             raise unknown("rnn: nonlinearity", self.nonlinearity, ("tanh", "relu"))
 
-    def step(self, given: Any, hidden: Any, states: list[Any]) -> tuple[list[Any], Any]:
+    def step(self, given: Tensor, hidden: Tensor, states: list[Tensor]) -> tuple[list[Any], Any]:
         new = (relu if self.nonlinearity == "relu" else tanh)(given + hidden)
         return [new], new
 
-    def _extras(self) -> tuple[Any, ...]:
+    def _extras(self) -> tuple[str, ...]:
         return (self.nonlinearity,)
 
 
@@ -234,7 +237,7 @@ class GRU(Recurrent):
     kept = 4
     samples = staticmethod(lambda: forward_samples("GRU"))
 
-    def step(self, given: Any, hidden: Any, states: list[Any]) -> tuple[list[Any], Any]:
+    def step(self, given: Tensor, hidden: Tensor, states: list[Tensor]) -> tuple[list[Any], Any]:
         (given_r, given_z, given_n), (r, z, u) = parts(given, 3), parts(hidden, 3)
         r, z = sigmoid(given_r + r), sigmoid(given_z + z)
         n = tanh(given_n + r * u)
@@ -265,7 +268,7 @@ class LSTM(Recurrent):
     kept = 4
     samples = staticmethod(lambda: forward_samples("LSTM"))
 
-    def step(self, given: Any, hidden: Any, states: list[Any]) -> tuple[list[Any], Any]:
+    def step(self, given: Tensor, hidden: Tensor, states: list[Tensor]) -> tuple[list[Any], Any]:
         i, f, g, o = parts(given + hidden, 4)
         i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
         c = f * states[1] + i * g

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import dtype, executor
 from needle.backend import kernels
@@ -19,6 +19,9 @@ from needle.ops.shape.creation import arange
 from needle.ops.shape.movement import broadcast_to, concat, reshape, unsqueeze
 from needle.ops.shape.tuples import stack
 
+if TYPE_CHECKING:
+    from needle.typing import NDArray, Operand, Tensor
+
 __all__ = ["GRUGrad", "LSTMGrad", "RNNGrad", "RecurrentGrad"]
 
 
@@ -27,7 +30,7 @@ def order(steps: int, reverse: bool) -> Iterable[int]:
     return range(steps - 1, -1, -1) if reverse else range(steps)
 
 
-def parts(x: Any, count: int) -> list[Any]:
+def parts(x: Tensor, count: int) -> list[Tensor]:
     """Return the last axis of x cut into equal parts."""
     size = shape_of(x)[-1] // count
     return [x[..., i * size : (i + 1) * size] for i in range(count)]
@@ -42,18 +45,18 @@ def running(lengths: Sequence[Any], steps: int) -> Any:
     return greater(reshape(cast(length, dtype.int64), (1, -1, 1)), reshape(number, (steps, 1, 1)))
 
 
-def zeros(shape: tuple[int, ...], like: Any) -> Any:
+def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Return zeros of a shape, in the dtype and on the device of a tensor; they take no memory."""
     spec = executor.spec_of(like)
     return broadcast_to(constant(0.0, spec.dtype, spec.device), shape)
 
 
-def stacked(steps: list[Any], shape: tuple[int, ...], like: Any) -> Any:
+def stacked(steps: list[Tensor], shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Return tensors of all steps as one; of no steps, an empty one."""
     return stack(steps) if steps else zeros(shape, like)
 
 
-def chosen(now: Any, x: Any, other: Any) -> Any:
+def chosen(now: Tensor | None, x: Tensor, other: Operand) -> Any:
     """Return x in the rows that run, else the other; x where all do."""
     return x if now is None else where(now, x, other)
 
@@ -90,7 +93,7 @@ class RecurrentGrad(Composite):
         """
         raise NotImplementedError
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
         lengths = [kernels.integers(self.name, arrays[-1])] if self.masked else []
         return super().compute(*arrays[: len(arrays) - self.masked], *lengths)
 
@@ -120,7 +123,7 @@ class RecurrentGrad(Composite):
             grads = [chosen(now, y, z) for y, z in zip(direct, after, strict=True)]
         return self._results(x, start, (w_ih, w_hh), histories[0], grads, (into_x, into_h))
 
-    def _before(self, steps: Any, start: Any, active: Any) -> Any:
+    def _before(self, steps: Any, start: Tensor, active: Tensor | None) -> Tensor:
         """Return the state before each step: the first one, then what the steps left."""
         first = unsqueeze(start, 0)
         t = shape_of(steps)[0]
@@ -132,8 +135,14 @@ class RecurrentGrad(Composite):
         return concat([later if active is None else where(active[1:], later, first), first], 0)
 
     def _results(
-        self, x: Any, start: Any, weights: Any, before: Any, grads: Any, sums: Any
-    ) -> tuple[Any, ...]:
+        self,
+        x: Tensor,
+        start: tuple[Tensor, ...],
+        weights: tuple[Tensor, ...],
+        before: Tensor,
+        grads: list[Tensor],
+        sums: Any,
+    ) -> tuple[Tensor, ...]:
         w_ih, w_hh = weights
         shape = (*shape_of(x)[:2], shape_of(w_hh)[1])
         into_x, into_h = (stacked(y, shape, grads[0]) for y in sums)
@@ -154,11 +163,11 @@ class RecurrentGrad(Composite):
         )
 
 
-def _giving(x: Any) -> Callable[[], Any]:
+def _giving(x: Tensor) -> Callable[[], Any]:
     return lambda: x
 
 
-def _rows(x: Any) -> Any:
+def _rows(x: Tensor) -> Tensor:
     """Return [t, b, n] as [t b, n], in float32 at least."""
     t, b, n = shape_of(x)
     return reshape(widened(x), (t * b, n))
@@ -181,7 +190,7 @@ class RNNGrad(RecurrentGrad):
     saves = (tuple(range(9)),)
     samples = staticmethod(lambda: gradient_samples("RNN"))
 
-    def step(self, kept: Any, cell: Any, before: list[Any], grads: list[Any]) -> Any:
+    def step(self, kept: Tensor, cell: Any, before: list[Tensor], grads: list[Tensor]) -> Any:
         if self.nonlinearity == "relu":
             return where(greater(kept, 0.0), grads[0], 0.0), None, [None]
         return grads[0] * (1.0 - square(kept)), None, [None]
@@ -203,7 +212,9 @@ class GRUGrad(RecurrentGrad):
     saves = (tuple(range(9)),)
     samples = staticmethod(lambda: gradient_samples("GRU"))
 
-    def step(self, kept: Any, cell: Any, before: list[Any], grads: list[Any]) -> Any:
+    def step(
+        self, kept: Tensor, cell: Any, before: list[Tensor], grads: list[Tensor]
+    ) -> tuple[Tensor | list[Tensor], ...]:
         (dh,), (h,) = grads, before
         r, z, n, hidden = parts(widened(kept), 4)
         dn = dh * (1.0 - z) * (1.0 - square(n))
@@ -228,7 +239,9 @@ class LSTMGrad(RecurrentGrad):
     saves = (tuple(range(12)),)
     samples = staticmethod(lambda: gradient_samples("LSTM"))
 
-    def step(self, kept: Any, cell: Any, before: list[Any], grads: list[Any]) -> Any:
+    def step(
+        self, kept: Tensor, cell: Tensor, before: list[Tensor], grads: list[Tensor]
+    ) -> tuple[Tensor | list[Tensor | None] | None, ...]:
         dh, dc = grads
         i, f, g, o = parts(widened(kept), 4)
         high = tanh(widened(cell))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle.errors import DtypeError, IndexRangeError, ShapeError
 from needle.ops.core.samples import Sample, uniform
+
+if TYPE_CHECKING:
+    from needle.typing import Numpy
 
 COLUMNS = {"RNN": 1, "GRU": 3, "LSTM": 4}
 KEPT = {"RNN": 1, "GRU": 4, "LSTM": 4}
@@ -25,11 +28,13 @@ CASES: tuple[tuple[tuple[int, int, int, int], bool, tuple[int, ...] | None], ...
 """Sizes t, b, i, h; reverse; lengths."""
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Numpy) -> Numpy:
     return 1 / (1 + np.exp(-x))
 
 
-def _step(cell: str, relu: bool, given: Any, hidden: Any, states: Any) -> Any:
+def _step(
+    cell: str, relu: bool, given: Numpy, hidden: Numpy, states: list[Numpy]
+) -> tuple[Numpy | list[Numpy], ...]:
     """Return the states after a step and the gates kept."""
     if cell == "RNN":
         new = np.maximum(given + hidden, 0) if relu else np.tanh(given + hidden)
@@ -45,7 +50,9 @@ def _step(cell: str, relu: bool, given: Any, hidden: Any, states: Any) -> Any:
     return [o * np.tanh(c), c], np.concatenate([i, f, g, o], -1)
 
 
-def forward(cell: str, reverse: bool, masked: bool, relu: bool, x: Any, *rest: Any) -> Any:
+def forward(
+    cell: str, reverse: bool, masked: bool, relu: bool, x: Any, *rest: Numpy
+) -> tuple[Numpy, ...]:
     """Return the results of a recurrent op."""
     s = 2 if cell == "LSTM" else 1
     lengths = rest[-1] if masked else np.full(x.shape[1], len(x))
@@ -116,7 +123,9 @@ def backward(cell: str, reverse: bool, masked: bool, relu: bool, g_out: Any, *re
     return (dx, *grads, dw_ih, dw_hh, *biases)
 
 
-def _inputs(cell: str, sizes: tuple[int, int, int, int], lengths: Any) -> tuple[Any, ...]:
+def _inputs(
+    cell: str, sizes: tuple[int, int, int, int], lengths: tuple[int, ...] | None
+) -> tuple[Numpy, ...]:
     t, b, i, h = sizes
     n = COLUMNS[cell] * h
     shapes = [(t, b, i), *[(b, h)] * (2 if cell == "LSTM" else 1), (i, n), (h, n)]
@@ -131,7 +140,9 @@ def _settings(cell: str) -> list[Any]:
     return found + [(*CASES[0], True), (*CASES[4], True)] if cell == "RNN" else found
 
 
-def _static(cell: str, reverse: bool, masked: bool, relu: bool, *more: Any) -> tuple[Any, ...]:
+def _static(
+    cell: str, reverse: bool, masked: bool, relu: bool, *more: int
+) -> tuple[str | int, ...]:
     return (reverse, masked, *more, *(("relu" if relu else "tanh",) if cell == "RNN" else ()))
 
 

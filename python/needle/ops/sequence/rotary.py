@@ -22,7 +22,7 @@ from needle.ops.shape.creation import arange
 from needle.ops.shape.movement import concat, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Operand, Tensor
 
 __all__ = ["Rotary", "rotary"]
 
@@ -75,7 +75,7 @@ class Rotary(Composite):
     saves = ((1,), ())
     samples = staticmethod(_samples)
 
-    def compute(self, x: Any, positions: Any) -> Any:
+    def compute(self, x: NDArray, positions: NDArray) -> NDArray:
         if x.ndim < 2 or x.shape[-1] % 2 or positions.shape != x.shape[-2:-1]:
             problem = f"x has shape {x.shape}, positions {positions.shape}"
             raise explain(
@@ -84,7 +84,7 @@ class Rotary(Composite):
             )  # fmt: skip
         return super().compute(x, positions)
 
-    def expand(self, x: Any, positions: Any) -> Any:
+    def expand(self, x: Tensor, positions: Tensor) -> Tensor:
         half = shape_of(x)[-1] // 2
         column = arange(half, dtype=dtypes.float64, device=executor.spec_of(x).device)
         speed = exp2(column * (-np.log2(self.base).item() / max(half, 1)))
@@ -95,12 +95,12 @@ class Rotary(Composite):
         a, b = wide[..., :half], wide[..., half:]
         return cast_like(concat([a * c - b * s, a * s + b * c], -1), x)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         op = Rotary.of(self.base, not self.back)
         return executor.apply(op, out_grad, out.inputs[1]), None
 
 
-def rotary(x: Any, positions: Any = 0, *, base: float = 10000.0) -> Tensor:
+def rotary(x: Tensor, positions: Operand = 0, *, base: float = 10000.0) -> Tensor:
     """Turn pairs of columns of queries or keys by angles that grow with the position.
 
     See ``Rotary``.

@@ -20,7 +20,8 @@ from needle.ops.core.operands import cast, check_single, default_float, plain_nu
 from needle.ops.shape.movement import broadcast_to, reshape, to_device
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.devices import Device
+    from needle.typing import DeviceLike, DTypeLike, NDArray, Operand, Tensor
 
 __all__ = [
     "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "meshgrid", "ones",
@@ -30,7 +31,7 @@ __all__ = [
 Shape = int | Sequence[int]
 
 
-def made(operation: str, make: Callable[..., Any], *args: Any) -> Any:
+def made(operation: str, make: Callable[..., Any], *args: Any) -> Tensor:
     """Return a tensor of the array that ``make(*args)`` gives.
 
     Raises:
@@ -44,7 +45,7 @@ def made(operation: str, make: Callable[..., Any], *args: Any) -> Any:
         raise memory.typed(error).during(operation, ()) from None
 
 
-def _full(operation: str, shape: Shape, value: Any, kind: DType, device: Any) -> Any:
+def _full(operation: str, shape: Shape, value: float, kind: DType, device: DeviceLike) -> Tensor:
     sizes = sizes_of(operation, shape)
     return made(operation, ndarray.full, sizes, value, kind, device)
 
@@ -94,14 +95,14 @@ def _flows(dtype: Any, *values: Any) -> bool:
     return dtype is None or as_dtype(dtype).is_floating
 
 
-def _beside(x: Any, kind: DType, where: Any) -> Any:
+def _beside(x: Operand, kind: DType, where: Device) -> Any:
     """Return a number, an array or a tensor as a tensor of a dtype on a device."""
     if not isinstance(x, graph.TensorBase):
         return graph.wrap(ndarray.array(x, kind, where))
     return to_device(cast(x, kind), where)
 
 
-def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros(shape: Shape, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return a tensor of zeros; float32 for dtype None.
 
     >>> print(ndl.zeros((2, 3)))
@@ -111,7 +112,7 @@ def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
     return _full("zeros", shape, 0, as_dtype(dtype or default_float()), device)
 
 
-def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones(shape: Shape, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return a tensor of ones; float32 for dtype None.
 
     >>> print(ndl.ones((2, 3)))
@@ -121,7 +122,7 @@ def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
     return _full("ones", shape, 1, as_dtype(dtype or default_float()), device)
 
 
-def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+def empty(*shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return a tensor whose values are not set; float32 for dtype None.
 
     The sizes are given as a sequence or one by one.
@@ -134,7 +135,9 @@ def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return made("empty", ndarray.empty, sizes_of("empty", sizes), kind, device)
 
 
-def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full_like(
+    x: Any, value: float, *, dtype: DTypeLike = None, device: DeviceLike = None
+) -> Tensor:
     """Return a tensor of one value with the shape, dtype and device of x. See ``full``.
 
     >>> print(ndl.full_like(Tensor([1.0, 2.0]), 7.0))
@@ -144,7 +147,7 @@ def full_like(x: Any, value: float, *, dtype: Any = None, device: Any = None) ->
     return full(spec.shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
 
-def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros_like(x: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return zeros with the shape, dtype and device of x.
 
     >>> print(ndl.zeros_like(Tensor([5.0, 6.0])))
@@ -153,7 +156,7 @@ def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones_like(x: Tensor, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return ones with the shape, dtype and device of x.
 
     >>> print(ndl.ones_like(Tensor([5.0, 6.0])))
@@ -162,7 +165,7 @@ def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def empty_like(x: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return a tensor with the shape, dtype and device of x whose values are not set.
 
     >>> ndl.empty_like(Tensor([1.0, 2.0])).shape
@@ -260,8 +263,8 @@ def linspace(
     num: int,
     *,
     endpoint: bool = True,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
 ) -> Tensor:
     """Return ``num`` evenly spaced numbers from start to stop; float32 for dtype None.
 
@@ -308,7 +311,9 @@ def _is_real(x: Any) -> bool:
 _RAMPS = (dtypes.float32, dtypes.float64)
 
 
-def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device: Any) -> Any:
+def _line(
+    start: float, stop: float, count: int, endpoint: bool, kind: DType, device: DeviceLike
+) -> NDArray:
     """Return the array of ``linspace``, by NumPy except in simple cases."""
     plain = type(start) is float and type(stop) is float and kind in _RAMPS
     step = (stop - start) / (count - endpoint) if plain and count > 1 else 0.0
@@ -325,7 +330,7 @@ def _line(start: Any, stop: Any, count: int, endpoint: bool, kind: DType, device
 
 
 def eye(
-    n: int, m: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None
+    n: int, m: int | None = None, *, k: int = 0, dtype: DTypeLike = None, device: DeviceLike = None
 ) -> Tensor:
     """Return an n x m matrix (square for None) with ones on diagonal k; float32 for dtype None.
 
@@ -343,7 +348,7 @@ def eye(
     return made("eye", _unit, rows, columns, place, kind, device)
 
 
-def _unit(rows: int, columns: int, k: int, kind: Any, device: Any) -> Any:
+def _unit(rows: int, columns: int, k: int, kind: DType | str, device: DeviceLike) -> NDArray:
     """Return the array of ``eye``."""
     out = ndarray.full((rows, columns), 0, kind, device)
     size = min(rows, columns - k) if k >= 0 else min(rows + k, columns)
@@ -352,7 +357,7 @@ def _unit(rows: int, columns: int, k: int, kind: Any, device: Any) -> Any:
     return out
 
 
-def meshgrid(*axes: Any, indexing: str = "xy") -> list[Any]:
+def meshgrid(*axes: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Return the coordinates of a grid over one-dimensional tensors, one tensor per axis; views.
 
     Args:

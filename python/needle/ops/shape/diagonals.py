@@ -21,7 +21,7 @@ from needle.ops.shape.rearrange import moveaxis
 from needle.ops.shape.tuples import atleast_2d
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Tensor
 
 __all__ = [
     "Diagonal", "DiagonalGrad", "Triangle", "block_diag", "diag", "diag_embed", "diagonal",
@@ -53,7 +53,7 @@ class Triangle(Linear):
         + [Sample((uniform((3,)),), (0, True), raises=ShapeError)]
     )  # fmt: skip
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         if x.ndim < 2:
             raise ShapeError(f"triangle: expected at least two axes, got shape {x.shape}")
         out = ndarray.empty_of(x.spec)
@@ -66,11 +66,11 @@ class Triangle(Linear):
         mask = kernels.elementwise("less_equal", *order, dtype=dtypes.bool_)
         return kernels.elementwise("where", mask, x, ndarray.full((), 0, x.dtype, x.device))
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(self, out_grad),)
 
 
-def triu(x: Any, k: int = 0) -> Tensor:
+def triu(x: Tensor, k: int = 0) -> Tensor:
     """Keep the elements on and above diagonal k of the last two axes. See ``Triangle``.
 
     >>> print(ndl.triu(ndl.ones((3, 3)), k=1))
@@ -81,7 +81,7 @@ def triu(x: Any, k: int = 0) -> Tensor:
     return executor.apply(Triangle.of(integer("triu: k", k), True), x)
 
 
-def tril(x: Any, k: int = 0) -> Tensor:
+def tril(x: Tensor, k: int = 0) -> Tensor:
     """Keep the elements on and below diagonal k of the last two axes. See ``Triangle``.
 
     >>> print(ndl.tril(ndl.ones((3, 3))))
@@ -92,7 +92,7 @@ def tril(x: Any, k: int = 0) -> Tensor:
     return executor.apply(Triangle.of(integer("tril: k", k), False), x)
 
 
-def _diagonal(x: Any, k: int) -> Any:
+def _diagonal(x: NDArray, k: int) -> NDArray:
     """Return the view of a diagonal of the last two axes of an array."""
     *outer, n, m = x.shape
     *steps, down, right = x.strides
@@ -121,12 +121,12 @@ class Diagonal(Linear):
         + [Sample((uniform((3,)),), (0,), raises=ShapeError)]
     )  # fmt: skip
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         if x.ndim < 2:
             raise ShapeError(f"diagonal: expected at least two axes, got shape {x.shape}")
         return _diagonal(x, self.k)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         return (executor.apply(DiagonalGrad.of(self.k, shape), out_grad),)
 
@@ -147,7 +147,7 @@ class DiagonalGrad(Linear):
         ]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         if len(self.shape) < 2:
             raise ShapeError(f"diagonal: a result of shape {self.shape} has no diagonal")
         out = ndarray.full(self.shape, 0, x.dtype, x.device)
@@ -157,11 +157,11 @@ class DiagonalGrad(Linear):
         out.device.backend.copy(part, x)
         return out
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(Diagonal.of(self.k), out_grad),)
 
 
-def diagonal(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+def diagonal(x: Tensor, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     """The k-th diagonal over two axes, as a new last axis; a view. See ``Diagonal``.
 
     Raises:
@@ -248,7 +248,7 @@ def block_diag(*blocks: Any) -> Tensor:
     )
 
 
-def trace(x: Any, k: int = 0) -> Tensor:
+def trace(x: Tensor, k: int = 0) -> Tensor:
     """The sum of the k-th diagonal of the last two axes.
 
     >>> print(ndl.trace(Tensor([[1.0, 2.0], [3.0, 4.0]])))

@@ -24,7 +24,7 @@ from needle.ops.core.base import KINDS, Linear, Op
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import DeviceLike, Gradients, NDArray, Tensor
 
 __all__ = [
     "BroadcastTo", "Cast", "Concat", "Copy", "Pad", "Permute", "Reshape", "Slice", "SliceGrad",
@@ -56,10 +56,10 @@ class Reshape(Linear):
     def setup(self) -> None:
         self.kind, self.params = KINDS["reshape"], self.shape
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.reshape(self.shape)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(Reshape.of(out.node.inputs[0].spec.shape), out_grad),)
 
 
@@ -84,10 +84,10 @@ class Permute(Linear):
     def setup(self) -> None:
         self.kind, self.params = KINDS["permute"], self.axes
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.permute(self.axes)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         inverse = [0] * len(self.axes)
         for i, axis in enumerate(self.axes):
             inverse[axis] = i
@@ -114,10 +114,10 @@ class BroadcastTo(Linear):
     def setup(self) -> None:
         self.kind, self.params = KINDS["broadcast"], self.shape
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.broadcast_to(self.shape)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         from needle.ops.core.base import sum_to
 
         return (sum_to(out_grad, out.node.inputs[0].spec.shape),)
@@ -152,11 +152,11 @@ class Slice(Linear):
             self.kind = KINDS["slice"]
             self.params = (sum(1 << axis for axis in self.dropped), *flat)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         part = x.slice(self.ranges)
         return part.squeeze(self.dropped) if self.dropped else part
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         return (executor.apply(SliceGrad.of(self.ranges, self.dropped, shape), out_grad),)
 
@@ -176,7 +176,7 @@ class SliceGrad(Linear):
         lambda: [Sample((uniform((2,)),), (((1, 2, 1),), (), (4,)), lambda x: np.pad(x, 1))]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         out = kernels.empty(self.shape, x.dtype, x.device)
         backend = x.device.backend
         if x.size != out.size:
@@ -188,7 +188,7 @@ class SliceGrad(Linear):
         backend.copy(part, x.reshape(part.shape))
         return out
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(Slice.of(self.ranges, self.dropped), out_grad),)
 
 
@@ -212,10 +212,10 @@ class Cast(Linear):
         self.kind, self.params = KINDS["cast"], (self.dtype.code,)
         self.differentiable = self.dtype.kind == "f" or config.initial().backend == "np"
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.astype(self.dtype)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(Cast.of(out.node.inputs[0].spec.dtype), out_grad),)
 
 
@@ -224,13 +224,13 @@ class ToDevice(Linear):
 
     device: Any
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.to(self.device)
 
     def infer(self, *specs: Any) -> Any:
         return make_spec(specs[0].dtype, self.device, specs[0].shape)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         return (executor.apply(ToDevice.of(out.node.inputs[0].spec.device), out_grad),)
 
 
@@ -242,10 +242,10 @@ class Copy(Linear):
 
     samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), lambda x: x)])
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x.copy()
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (out_grad,)
 
 
@@ -258,7 +258,7 @@ class StopGradient(Op):
     is_differentiable = False
     samples = staticmethod(lambda: [Sample((uniform((3, 4)),), (), lambda x: x, gradient=False)])
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x
 
 
@@ -283,10 +283,10 @@ class Concat(Op):
 
     promotes = "all"
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> NDArray:
         return kernels.concatenate(arrays, self.axis)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         grads, start = [], 0
         for node in out.node.inputs:
             size = node.spec.shape[self.axis]
@@ -320,10 +320,10 @@ class Pad(Linear):
         ]
     )  # fmt: skip
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return kernels.pad(x, self.widths)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         ranges = tuple((low, n, 1) for (low, _), n in zip(self.widths, shape, strict=True))
         return (executor.apply(Slice.of(ranges, ()), out_grad),)
@@ -336,7 +336,7 @@ known_reshapes: dict[Any, Reshape] = {}
 """The op for arguments of ``reshape`` seen before, where they do not depend on the tensor."""
 
 
-def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
+def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Tensor:
     """Return x with a new shape; one size may be -1. See ``Reshape``.
 
     >>> print(ndl.reshape(Tensor([1.0, 2.0, 3.0, 4.0]), (2, -1)))
@@ -354,7 +354,7 @@ def reshape(x: Any, *sizes: Any, shape: Sequence[int] | None = None) -> Any:
     return executor.apply(op, x)
 
 
-def permute(x: Any, *axes: Any) -> Tensor:
+def permute(x: Tensor, *axes: Sequence[int]) -> Tensor:
     """Return x with its axes in another order (array API: permute_dims).
 
     >>> ndl.permute(ndl.zeros((2, 3, 4)), (2, 0, 1)).shape
@@ -368,7 +368,7 @@ def permute(x: Any, *axes: Any) -> Tensor:
 _TURNS = [Permute.of((*range(n - 2), n - 1, n - 2)) for n in range(2, MAX_DIMS + 1)]
 
 
-def turned(x: Any) -> Any:
+def turned(x: Tensor) -> Tensor:
     """Return x with its last two axes swapped."""
     return executor.apply(_TURNS[x.spec.ndim - 2], x)
 
@@ -402,7 +402,7 @@ def transpose(x: Any, axes: Any = None, *more: int) -> Tensor:
     return executor.apply(Permute.of(tuple(order)), x)
 
 
-def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
+def broadcast_to(x: Any, shape: Sequence[int]) -> Tensor:
     """Return x repeated to a larger shape without copying. See ``BroadcastTo``.
 
     >>> print(ndl.broadcast_to(Tensor([1.0, 2.0]), (2, 2)))
@@ -412,7 +412,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Any:
     return executor.apply(BroadcastTo.of(axes_of(shape)), x)
 
 
-def squeeze(x: Any, axes: Axes = None, *, axis: Axes = None) -> Tensor:
+def squeeze(x: Tensor, axes: Axes = None, *, axis: Axes = None) -> Tensor:
     """Return x without these axes of size 1 (all such axes for None).
 
     Raises:
@@ -443,7 +443,7 @@ def unsqueeze(x: Any, axis: int) -> Tensor:
     return reshape(x, tuple(shape))
 
 
-def flip(x: Any, axes: Axes = None, *more: int, axis: Axes = None) -> Tensor:
+def flip(x: Tensor, axes: Axes = None, *more: int, axis: Axes = None) -> Tensor:
     """Return x with the elements of these axes (all for None) in reverse order; a view.
 
     Several axes are given as one argument or one by one.
@@ -490,7 +490,7 @@ def astype(x: Any, dtype: Any) -> Tensor:
     return x if executor.spec_of(x).dtype is target else executor.apply(Cast.of(target), x)
 
 
-def to_device(x: Any, device: Any) -> Any:
+def to_device(x: Any, device: DeviceLike) -> Tensor:
     """Return x on another device. See ``ToDevice``.
 
     >>> ops.to_device(Tensor([1.0]), ndl.cpu_numpy()).device
@@ -509,7 +509,7 @@ def copy(x: Any) -> Tensor:
     return executor.apply(Copy.of(), x)
 
 
-def stop_gradient(x: Any) -> Tensor:
+def stop_gradient(x: Tensor) -> Tensor:
     """Return x as a constant: no gradient flows through. See ``StopGradient``.
 
     >>> x = Tensor(3.0)

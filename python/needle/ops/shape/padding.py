@@ -24,7 +24,7 @@ from needle.ops.elementwise.arithmetic import where
 from needle.ops.shape.movement import Pad
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = ["PadByEdges", "PadByEdgesGrad", "pad"]
 
@@ -134,7 +134,7 @@ class PadByEdges(Linear):
         ]
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         made = _padded(x, self.widths, _NUMBERS.get(self.mode))
         if made is not None:
             return made
@@ -147,7 +147,7 @@ class PadByEdges(Linear):
             copy(target, values if source[0] == strip[0] else values.broadcast_to(strip[0]))
         return out
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         return (executor.apply(PadByEdgesGrad.of(self.widths, self.mode, shape), out_grad),)
 
@@ -155,7 +155,7 @@ class PadByEdges(Linear):
 def _grad_samples() -> list[Sample]:
     around: Any = np.pad
 
-    def sums(g: Any, shape: Shape, widths: Pairs, mode: str) -> Any:
+    def sums(g: Numpy, shape: Shape, widths: Pairs, mode: str) -> Numpy:
         size = int(np.prod(shape))
         places = around(np.arange(size).reshape(shape), widths, mode)
         return np.bincount(places.ravel(), g.ravel(), size).reshape(shape)
@@ -181,7 +181,7 @@ class PadByEdgesGrad(Linear):
     shape: Shape
     samples = staticmethod(_grad_samples)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         padded, inner, moves = _places(self.shape, self.widths, self.mode)
         if x.shape != padded:
             problem = f"{self.shape} with {self.widths} around it has shape {padded}"
@@ -194,7 +194,7 @@ class PadByEdgesGrad(Linear):
             x.device.backend.elementwise("add", target, target, values)
         return sums.view(*inner)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(PadByEdges.of(self.widths, self.mode), out_grad),)
 
 
@@ -253,11 +253,13 @@ def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     return tuple((integer("pad: width", row[0]), integer("pad: width", row[-1])) for row in rows)
 
 
-def _is_pair(row: Any) -> bool:
+def _is_pair(row: tuple[int, ...]) -> bool:
     return type(row) is tuple and len(row) == 2 and type(row[0]) is type(row[1]) is int
 
 
-def _fill_around(out: Any, shape: Any, pairs: Any, value: float) -> Any:
+def _fill_around(
+    out: Tensor, shape: tuple[int, ...], pairs: tuple[tuple[int, ...], ...], value: float
+) -> Tensor:
     spec = out.spec
     inside = graph.wrap(ndarray.full(shape, True, as_dtype("bool"), spec.device))
     return where(executor.apply(Pad.of(pairs), inside), out, value)

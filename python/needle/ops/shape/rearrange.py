@@ -32,7 +32,7 @@ from needle.ops.shape.movement import (
 )
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = [
     "Dilate", "Roll", "UnDilate", "broadcast_arrays", "dilate", "expand_dims", "flatten",
@@ -77,7 +77,7 @@ class Roll(Linear):
         ]
     )  # fmt: skip
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         if len(self.shifts) != len(self.axes):
             raise OptionError(f"roll: shifts {self.shifts} along axes {self.axes}")
         for shift, axis in zip(self.shifts, self.axes, strict=True):
@@ -90,11 +90,11 @@ class Roll(Linear):
                 x = kernels.concatenate((end, x.slice(ranges)), axis)
         return x
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(Roll.of(tuple(-s for s in self.shifts), self.axes), out_grad),)
 
 
-def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Tensor:
+def roll(x: Tensor, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes = None) -> Tensor:
     """Move elements along axes (of the flattened x for None) by ``shifts`` places. See ``Roll``.
 
     Raises:
@@ -119,7 +119,7 @@ def roll(x: Any, shifts: int | Sequence[int], axes: Axes = None, *, axis: Axes =
     return executor.apply(Roll.of(places, chosen), x)
 
 
-def _repeat_in_place(x: Any, counts: Sequence[int], inner: bool) -> Any:
+def _repeat_in_place(x: Tensor, counts: Sequence[int], inner: bool) -> Tensor:
     """Return x with each axis repeated: each element in turn (inner), or the whole axis."""
     shape = shape_of(x)
     split: list[int] = []
@@ -184,7 +184,7 @@ def repeat(x: Any, counts: int | Sequence[int], axis: int | None = None) -> Tens
     return take(x, made("repeat", _repeated, each.astype(np.int64), x), axis)
 
 
-def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """Rotate by 90 degrees k times, from the first of two axes to the second; a view.
 
     Raises:
@@ -212,7 +212,7 @@ def _count(operation: str, value: Any) -> int:
     return count
 
 
-def _repeated(counts: Any, like: Any) -> Any:
+def _repeated(counts: Numpy, like: Tensor) -> NDArray:
     """Return the position of each count, repeated that many times."""
     places = np.repeat(np.arange(len(counts)), counts)
     return ndarray.array(places, dtypes.int64, like.spec.device)
@@ -221,14 +221,14 @@ def _repeated(counts: Any, like: Any) -> Any:
 # ---- spreading ---------------------------------------------------------------------
 
 
-def _dilated(x: Any, axes: tuple[int, ...], dilation: int) -> Any:
+def _dilated(x: Numpy, axes: tuple[int, ...], dilation: int) -> Numpy:
     step = dilation + 1
     out = np.zeros([n * step if i in axes else n for i, n in enumerate(x.shape)])
     out[tuple(slice(None, None, step if i in axes else 1) for i in range(x.ndim))] = x
     return out
 
 
-def _undilated(x: Any, axes: tuple[int, ...], dilation: int) -> Any:
+def _undilated(x: Numpy, axes: tuple[int, ...], dilation: int) -> Numpy:
     return x[tuple(slice(None, None, dilation + 1 if i in axes else 1) for i in range(x.ndim))]
 
 
@@ -260,7 +260,7 @@ class Dilate(Linear):
     dilation: int
     samples = _dilation_samples(_dilated)
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         if self.dilation < 0:
             raise ShapeError(f"dilate: dilation {self.dilation} is negative")
         step = self.dilation + 1
@@ -270,7 +270,7 @@ class Dilate(Linear):
         out.device.backend.copy(out.slice(ranges), x)
         return out
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(UnDilate.of(self.axes, self.dilation), out_grad),)
 
 
@@ -293,12 +293,12 @@ class UnDilate(Linear):
             for i, (n, step) in enumerate(zip(shape, steps, strict=True))
         )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         if self.dilation < 0:
             raise ShapeError(f"undilate: dilation {self.dilation} is negative")
         return x.slice(self._ranges(x.shape))
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         return (executor.apply(SliceGrad.of(self._ranges(shape), (), shape), out_grad),)
 
@@ -335,7 +335,7 @@ def _dilation(
 # ---- axes --------------------------------------------------------------------------
 
 
-def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -> Tensor:
+def moveaxis(x: Tensor, source: int | Sequence[int], target: int | Sequence[int]) -> Tensor:
     """Move axes to other places; the others keep their order.
 
     Raises:
@@ -354,7 +354,7 @@ def moveaxis(x: Any, source: int | Sequence[int], target: int | Sequence[int]) -
     return permute(x, order)
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> Tensor:
+def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """Swap two axes.
 
     >>> ndl.swapaxes(ndl.zeros((2, 3, 4)), 0, 2).shape
@@ -366,7 +366,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Tensor:
     return permute(x, order)
 
 
-def flatten(x: Any, start: int = 0, stop: int = -1) -> Tensor:
+def flatten(x: Tensor, start: int = 0, stop: int = -1) -> Tensor:
     """Merge the axes from start to stop (included) into one.
 
     Raises:
@@ -384,7 +384,7 @@ def flatten(x: Any, start: int = 0, stop: int = -1) -> Tensor:
     return reshape(x, (*shape[:i], math.prod(shape[i : j + 1]), *shape[j + 1 :]))
 
 
-def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
+def unflatten(x: Tensor, axis: int, sizes: Sequence[int]) -> Tensor:
     """Split an axis into several: the inverse of ``flatten``. One of the sizes may be -1.
 
     Raises:
@@ -409,7 +409,7 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
     return reshape(x, (*shape[:axis], *parts, *shape[axis + 1 :]))
 
 
-def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
+def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     """Insert axes of size 1 at these places of the result.
 
     >>> ops.expand_dims(ndl.zeros((2, 3)), (0, 2)).shape
@@ -421,7 +421,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
     return x
 
 
-def broadcast_arrays(*tensors: Any) -> list[Any]:
+def broadcast_arrays(*tensors: Tensor) -> list[Tensor]:
     """Broadcast tensors to their common shape; views.
 
     >>> x, y = ops.broadcast_arrays(Tensor([1.0, 2.0]), Tensor([[3.0], [4.0]]))
@@ -432,7 +432,7 @@ def broadcast_arrays(*tensors: Any) -> list[Any]:
     return [broadcast_to(x, shape) for x in tensors]
 
 
-def window(x: Any, axis: int, start: int, size: int) -> Any:
+def window(x: Any, axis: int, start: int, size: int) -> Tensor:
     """Return ``size`` elements along an axis from ``start``; a view.
 
     Raises:

@@ -29,7 +29,8 @@ from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import broadcast_to, concat, reshape, to_device
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.backend.array import Spec
+    from needle.typing import DeviceLike, Gradients, NDArray, Tensor, TensorTuple
 
 __all__ = [
     "FusedAddScalars", "MakeTensorTuple", "Split", "Stack", "TupleGetItem", "atleast_1d",
@@ -52,15 +53,15 @@ class MakeTensorTuple(Op):
         lambda: [Sample((uniform((3,)), uniform((2, 2))), (), lambda x, y: (x, y))]
     )
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if not inputs:
             raise ArgumentError("make_tensor_tuple: expected at least one tensor, got none")
         return super().prepare(inputs)
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
         return arrays
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         return tuple(out_grad[i] for i in range(len(out.node.inputs)))
 
 
@@ -73,13 +74,13 @@ class TupleGetItem(Op):
     def setup(self) -> None:
         self.kind, self.params = KINDS["item"], (self.index,)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[TensorTuple, ...]) -> tuple[TensorTuple, ...]:
         return inputs  # several tensors together, which other ops refuse
 
     def compute(self, arrays: Any) -> Any:
         return arrays[self.index]
 
-    def infer(self, *specs: Any) -> Any:
+    def infer(self, *specs: Any) -> Spec:
         return specs[0][self.index]
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
@@ -121,10 +122,10 @@ class Stack(Op):
             inputs = tuple(inputs[0].tuple())
         return promoted(inputs, self.name)
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> NDArray:
         return kernels.stack(arrays, self.axis)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         parts = split(out_grad, self.axis)
         return tuple(parts[i] for i in range(len(out.node.inputs)))
 
@@ -156,10 +157,10 @@ class Split(Op):
         )
     )
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         return kernels.unstack(x, self.axis)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         spec = out.node.spec[0]
         none = broadcast_to(constant(0.0, spec.dtype, spec.device), spec.shape)
         parts = [none if part is None else part for part in _parts(out_grad)]
@@ -197,18 +198,18 @@ class FusedAddScalars(Op):
 
     promotes = "floating"
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         numbers = [full((), c, x.dtype, x.device) for c in (self.c0, self.c1)]
         return tuple(kernels.elementwise("add", x, number) for number in numbers)
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
         first, second = out_grad[0], out_grad[1]
         if first is None or second is None:
             return (second if first is None else first,)
         return (first + second,)
 
 
-def make_tuple(*tensors: Any) -> Any:
+def make_tuple(*tensors: Tensor) -> TensorTuple:
     """Return a TensorTuple of tensors.
 
     >>> pair = ops.make_tuple(Tensor([1.0]), Tensor([2.0]))
@@ -218,7 +219,7 @@ def make_tuple(*tensors: Any) -> Any:
     return executor.apply(MakeTensorTuple.of(), *tensors)
 
 
-def tuple_get_item(value: Any, index: int) -> Any:
+def tuple_get_item(value: Any, index: int) -> Tensor:
     """Return one tensor of a TensorTuple.
 
     >>> pair = ops.make_tuple(Tensor([1.0]), Tensor([2.0]))
@@ -230,7 +231,7 @@ def tuple_get_item(value: Any, index: int) -> Any:
     return executor.apply(TupleGetItem.of(index), value)
 
 
-def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Join tensors of equal shape along a new axis. See ``Stack``.
 
     Raises:
@@ -250,7 +251,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     return executor.apply(Stack.of(axis), *parts)
 
 
-def joined(values: Any, kind: DType, device: Any) -> Any:
+def joined(values: Any, kind: DType, device: DeviceLike) -> Tensor:
     """Return (nested) lists of numbers, arrays and tensors as one tensor, by stacking.
 
     Gradients flow to the tensors.
@@ -266,7 +267,7 @@ def joined(values: Any, kind: DType, device: Any) -> Any:
     return stack([joined(part, kind, device) for part in values])
 
 
-def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
+def split(x: Tensor, axis: int = 0, *, sizes: int | Sequence[int] | None = None) -> Any:
     """Return a TensorTuple of the slices of x along an axis, which is removed. See ``Split``.
 
     Args:
@@ -297,7 +298,7 @@ def split(x: Any, axis: int = 0, *, sizes: int | Sequence[int] | None = None) ->
     return _pieces(x, axis, _sizes(x, shape[axis], sizes))
 
 
-def _sizes(x: Any, whole: int, sizes: int | Sequence[int]) -> list[int]:
+def _sizes(x: Tensor, whole: int, sizes: int | Sequence[int]) -> list[int]:
     """Return the sizes of all pieces of an axis."""
     try:
         found = [operator.index(n) for n in (sizes if isinstance(sizes, Sequence) else (sizes,))]
@@ -316,7 +317,7 @@ def _sizes(x: Any, whole: int, sizes: int | Sequence[int]) -> list[int]:
     return found
 
 
-def _pieces(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
+def _pieces(x: Tensor, axis: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     starts = accumulate(sizes, initial=0)
     before = (slice(None),) * axis
     return tuple(
@@ -421,7 +422,7 @@ def _each(tensors: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
     return change(tensors[0]) if len(tensors) == 1 else tuple(change(x) for x in tensors)
 
 
-def _several(operation: str, tensors: Any) -> tuple[Any, ...]:
+def _several(operation: str, tensors: Any) -> tuple[Tensor | None, ...]:
     try:
         return tuple(tensors)
     except TypeError:
@@ -436,7 +437,7 @@ def _with_axes(x: Any, count: int) -> Any:
     return x if len(shape) >= count else reshape(x, (1,) * (count - len(shape)) + shape)
 
 
-def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
+def chunk(x: Tensor, pieces: int, axis: int = 0) -> tuple[Tensor, ...]:
     """Split x along an axis into a number of pieces of equal size: a tuple of views.
 
     As in PyTorch the last piece may be smaller, and there may be fewer pieces.
@@ -460,7 +461,7 @@ def chunk(x: Any, pieces: int, axis: int = 0) -> tuple[Any, ...]:
     return _pieces(x, axis, [min(step, whole - start) for start in range(0, whole, step)])
 
 
-def tensor_split(x: Any, pieces: int | Sequence[int], axis: int = 0) -> tuple[Any, ...]:
+def tensor_split(x: Tensor, pieces: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
     """Split x along an axis into a number of pieces, or at given places: a tuple of views.
 
     As in NumPy's array_split, the first pieces have one element more if the sizes cannot be equal.
@@ -481,14 +482,16 @@ def tensor_split(x: Any, pieces: int | Sequence[int], axis: int = 0) -> tuple[An
     return _cut("tensor_split", x, pieces, axis)
 
 
-def _check_count(name: str, x: Any, count: int) -> None:
+def _check_count(name: str, x: Tensor, count: int) -> None:
     if count > _MOST_PIECES:
         raise explain(
             OptionError, name, f"{count} pieces", [("x", x)], f"at most {_MOST_PIECES}"
         )  # fmt: skip
 
 
-def _cut(name: str, x: Any, pieces: int | Sequence[int], axis: int, equal: bool = False) -> Any:
+def _cut(
+    name: str, x: Tensor, pieces: int | Sequence[int], axis: int, equal: bool = False
+) -> tuple[Tensor, ...]:
     """Return the pieces of ``tensor_split``; with ``equal`` only pieces of equal size."""
     axis = normalise_axis(axis, len(shape_of(x)))
     if np.ndim(pieces):
