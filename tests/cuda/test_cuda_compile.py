@@ -30,7 +30,7 @@ REGISTERS = {
     "sort_keys": 48, "sort_chunks": 40, "sort_merge": 48, "sort_results": 48, "softmax": 64,
     "softmax_grad": 80, "cross_entropy": 80, "cross_entropy_grad": 80, "layer_norm": 80,
     "layer_norm_grad": 96, "column_sums": 56, "column_finish": 48, "reciprocal_deviation": 32,
-    "batch_norm": 48, "batch_norm_grad": 48, "adam": 72, "sgd": 56, "rmsprop": 72,
+    "batch_norm": 48, "batch_norm_grad": 48, "adam": 72, "sgd": 56,
     "check_range": 48, "check_whole": 48,
 }  # fmt: skip
 """The most registers that a thread of each kernel may use: more would leave too few threads on a

@@ -28,8 +28,9 @@ NOT_OPS = """
 python/needle/nn/* python/needle/optim/* python/needle/data/* python/needle/io/*
 python/needle/init/* python/needle/models/* python/needle/recipes/* python/needle/tools/*
 python/needle/standard/* python/needle/cli.py python/needle/__main__.py python/needle/py.typed
-python/needle/backend_* python/needle/backend/dlpack.py python/needle/backend/update.py
-python/needle/backend/cuda/dlpack.py python/needle/backend/cuda/updates.py
+python/needle/backend_* python/needle/backend/dlpack.py
+python/needle/backend/cuda/dlpack.py python/needle/ops/core/formula.py
+python/needle/ops/core/update.py
 src/cpu/elementwise/update.cc src/cpu/image/images.cc src/core/bind/convolution.cc
 src/core/bind/augment.cc src/onednn/*
 """

@@ -8,7 +8,6 @@ from small_updates import parameter
 
 import needle as ndl
 from needle import nn, optim
-from needle.backend import update
 from needle.errors import OptionError, ShapeError
 
 
@@ -116,10 +115,6 @@ def test_a_gradient_of_another_shape_is_refused_before_anything_changes():
         opt.step()
     assert opt.t == 0
     np.testing.assert_array_equal(model.weight.numpy(), before)
-
-
-def test_update_rules_are_values():
-    assert update.Sgd(0.1, 0, 0, 0, False, False) == update.Sgd(0.1, 0, 0, 0, False, False)
 
 
 def test_gradients_may_become_zeros():

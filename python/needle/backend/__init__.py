@@ -15,9 +15,7 @@ import numpy as np
 
 from needle import config, devices
 from needle import dtype as dtypes
-from needle.backend import update
 from needle.backend.course import CourseDevice
-from needle.backend.update import Adadelta, Adagrad, Adam, NAdam, RMSprop, Sgd
 from needle.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -252,113 +250,42 @@ class Backend(CourseDevice):
         key, start = np.array(self.download(stream)).view(np.uint64).tolist()
         self.random_bits(out, key, start + offset)
 
-    def update_by(
-        self,
-        operation: str,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        states: Sequence[Sequence[NDArray] | None],
-        rule: Any,
-        numbers: NDArray,
-    ) -> None:
-        """Step all params by the method ``operation``, with numbers that an array holds.
+    def update_kernel(self, name: str, dtype: dtypes.DType) -> Callable[..., None] | None:
+        """Return the device's own kernel for an optimizer's formula, or None.
+
+        It is called with (numbers, flags, outs, params, grads, *states): the numbers of the formula
+        that are not flags, a list or float64 [n] on the device; the flags; and lists of dense
+        arrays, or None for a state that is not there. outs may be the params; states change in
+        place.
 
         Args:
-            operation: "adam", "sgd", ...: a method of this class.
-            outs: new params: dense; may be the params.
-            params: of one dtype.
-            grads: of their dtype.
-            states: what the method takes behind the gradients; they change in place.
-            rule: the method's rule, with its flags; its numbers are not used.
-            numbers: float64 [n], on the device: the rule's numbers in order.
+            name: "adam", "sgd".
+            dtype: of the parameters.
         """
-        found = update.with_numbers(rule, self.download(numbers).tolist())
-        getattr(self, operation)(outs, params, grads, *states, found)
+        return None
 
-    def adam(
+    def run_each(
         self,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        ms: Sequence[NDArray],
-        vs: Sequence[NDArray],
-        rule: Adam,
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
+        outs: Sequence[Sequence[NDArray]],
+        inputs: Sequence[Sequence[NDArray]],
+        numbers: NDArray,
+        results: Sequence[int] | None = None,
     ) -> None:
-        """Step all params into outs (dense; may be the params); ms and vs change in place."""
-        update.adam(outs, params, grads, ms, vs, rule)
+        """Run one elementwise program for each of several tensors.
 
-    def amsgrad(
-        self,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        ms: Sequence[NDArray],
-        vs: Sequence[NDArray],
-        tops: Sequence[NDArray],
-        rule: Adam,
-    ) -> None:
-        """Step all params into outs (dense; may be the params); the others change in place."""
-        update.amsgrad(outs, params, grads, ms, vs, tops, rule)
-
-    def nadam(
-        self,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        ms: Sequence[NDArray],
-        vs: Sequence[NDArray],
-        rule: NAdam,
-    ) -> None:
-        """Step all params into outs (dense; may be the params); ms and vs change in place."""
-        update.nadam(outs, params, grads, ms, vs, rule)
-
-    def adadelta(
-        self,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        vs: Sequence[NDArray],
-        ds: Sequence[NDArray],
-        rule: Adadelta,
-    ) -> None:
-        """Step all params into outs (dense; may be the params); vs and ds change in place."""
-        update.adadelta(outs, params, grads, vs, ds, rule)
-
-    def sgd(
-        self,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        velocities: Sequence[NDArray] | None,
-        rule: Sgd,
-    ) -> None:
-        """Step all params into outs (dense; may be the params); velocities change in place."""
-        update.sgd(outs, params, grads, velocities, rule)
-
-    def rmsprop(
-        self,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        vs: Sequence[NDArray],
-        means: Sequence[NDArray] | None,
-        us: Sequence[NDArray] | None,
-        rule: RMSprop,
-    ) -> None:
-        """Step all params into outs (dense; may be the params); vs, means, us change in place."""
-        update.rmsprop(outs, params, grads, vs, means, us, rule)
-
-    def adagrad(
-        self,
-        outs: Sequence[NDArray],
-        params: Sequence[NDArray],
-        grads: Sequence[NDArray],
-        sums: Sequence[NDArray],
-        rule: Adagrad,
-    ) -> None:
-        """Step all params into outs (dense; may be the params); sums change in place."""
-        update.adagrad(outs, params, grads, sums, rule)
+        Args:
+            program: as for ``run_fused``; its inputs are those of a tensor, and then the elements
+                of ``numbers``.
+            outs: for each tensor its results, dense; one may be an input of the same tensor.
+            inputs: for each tensor its operands, dense; dtypes are those of the first tensor.
+            numbers: [n], on the device.
+            results: as for ``run_fused``.
+        """
+        for made, given in zip(outs, inputs, strict=True):
+            shape = made[0].shape
+            scalars = [numbers[i].reshape(()).broadcast_to(shape) for i in range(numbers.size)]
+            self.run_fused(program, made, [*given, *scalars], results)
 
     def matmul_epilogue(
         self,

@@ -72,9 +72,6 @@ class MetaBackend(Backend):
     def random_bits_of(self, out: Any, stream: Any, offset: int) -> None:
         pass
 
-    def update_by(self, operation: str, *operands: Any) -> None:
-        pass
-
     def run_fused(
         self,
         program: Sequence[Any],

@@ -17,7 +17,6 @@ from needle.backend import overrides as overrides
 from needle.backend import sequence as sequence
 from needle.backend.course import CourseTiles
 from needle.backend.numpy import view
-from needle.backend.update import Adam, Sgd
 from needle.core import numbers
 from needle.errors import DtypeError
 
@@ -41,6 +40,7 @@ class NativeBackend(CourseTiles, Backend):
     def __init__(self, core: ModuleType) -> None:
         self.core = core
         core.on_exhausted(functools.partial(memory.exhausted, self))
+        self._updates = {"adam": core.adam, "sgd": core.sgd}
 
     def allocate(self, nbytes: int) -> Any:
         return self.core.allocate(nbytes)
@@ -166,56 +166,8 @@ class NativeBackend(CourseTiles, Backend):
     def random_bits_of(self, out: Any, stream: Any, offset: int) -> None:
         self.core.random_bits_of(out, stream, offset)
 
-    def update_by(
-        self,
-        operation: str,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        states: Sequence[Any],
-        rule: Any,
-        numbers: Any,
-    ) -> None:
-        native = {"adam": self.core.adam_by, "sgd": self.core.sgd_by}.get(operation)
-        if native is None or outs[0].dtype.itemsize == 2:
-            super().update_by(operation, outs, params, grads, states, rule, numbers)
-        else:
-            flags = [flag for flag in rule if type(flag) is bool]
-            native(list(outs), _dense(params), _dense(grads), *states, *flags, numbers)
-
-    def adam(
-        self,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        ms: Sequence[Any],
-        vs: Sequence[Any],
-        rule: Adam,
-    ) -> None:
-        if outs[0].dtype.itemsize == 2:
-            super().adam(outs, params, grads, ms, vs, rule)
-            return
-        self.core.adam(
-            list(outs), _dense(params), _dense(grads), list(ms), list(vs),
-            rule.lr, rule.beta1, rule.beta2, rule.eps, rule.weight_decay, rule.decoupled,
-            rule.correction1, rule.correction2,
-        )  # fmt: skip
-
-    def sgd(
-        self,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        velocities: Sequence[Any] | None,
-        rule: Sgd,
-    ) -> None:
-        if outs[0].dtype.itemsize == 2:
-            super().sgd(outs, params, grads, velocities, rule)
-            return
-        self.core.sgd(
-            list(outs), _dense(params), _dense(grads), velocities,
-            rule.lr, rule.momentum, rule.dampening, rule.weight_decay, rule.nesterov, rule.first,
-        )  # fmt: skip
+    def update_kernel(self, name: str, dtype: Any) -> Any:
+        return self._updates.get(name) if dtype.itemsize > 2 else None
 
     def run_fused(
         self,
@@ -224,19 +176,31 @@ class NativeBackend(CourseTiles, Backend):
         inputs: Sequence[Any],
         results: Sequence[int] | None = None,
     ) -> None:
-        code = tuple((function, tuple(arguments)) for function, arguments in program)
-        places = None if results is None else tuple(results)
-        known = _native_program(code, len(outs), tuple(x.dtype for x in inputs), places)
-        self.core.run_fused(*known, list(outs), list(inputs))
+        self.core.run_fused(*_coded(program, len(outs), inputs, results), list(outs), list(inputs))
+
+    def run_each(
+        self,
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
+        outs: Sequence[Sequence[Any]],
+        inputs: Sequence[Sequence[Any]],
+        numbers: Any,
+        results: Sequence[int] | None = None,
+    ) -> None:
+        given = [*inputs[0], *[numbers] * numbers.size]
+        known = _coded(program, len(outs[0]), given, results)
+        self.core.run_each(*known, list(outs), list(inputs), numbers)
 
     def adopt(self, values: np.ndarray[Any, Any]) -> Any:
         """Return a handle over a flat NumPy array's memory, kept alive by the handle."""
         return self.core.adopt(values)
 
 
-def _dense(arrays: Sequence[Any]) -> list[Any]:
-    # exactly: an axis of size 1 may have any stride and be dense all the same
-    return [x if x.strides == x.spec.strides else x.copy() for x in arrays]
+def _coded(
+    program: Any, outs: int, inputs: Sequence[Any], results: Sequence[int] | None
+) -> tuple[list[Any], list[Any], list[int]]:
+    code = tuple((function, tuple(arguments)) for function, arguments in program)
+    places = None if results is None else tuple(results)
+    return _native_program(code, outs, tuple(x.dtype for x in inputs), places)
 
 
 def _code(function: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from needle import config
 from needle.backend import Backend, memory
 from needle.backend.course import CourseTiles
-from needle.backend.update import Adam, Sgd
 
 _ERF, _ERFC = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
@@ -369,53 +367,33 @@ class NumpyBackend(CourseTiles, Backend):
         view(indices)[...] = order
         view(values)[...] = np.take_along_axis(data, order, axis)
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def adam(
-        self,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        ms: Sequence[Any],
-        vs: Sequence[Any],
-        rule: Adam,
-    ) -> None:
-        for out, param, grad, *moments in zip(outs, params, grads, ms, vs, strict=True):
-            p, g = _wide(view(param)), _wide(view(grad))
-            m, v = map(view, moments)
-            if rule.decoupled:
-                p = p * (1 - rule.lr * rule.weight_decay)
-            elif rule.weight_decay:  # 0 times an infinite parameter is NaN
-                g = g + rule.weight_decay * p
-            m[...] = rule.beta1 * m + (1 - rule.beta1) * g
-            v[...] = rule.beta2 * v + (1 - rule.beta2) * g * g
-            step = m / rule.correction1 / (np.sqrt(v / rule.correction2) + rule.eps)
-            view(out)[...] = p - rule.lr * step
-
-    @np.errstate(over="ignore", invalid="ignore")  # as the kernels
-    def sgd(
-        self,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        velocities: Sequence[Any] | None,
-        rule: Sgd,
-    ) -> None:
-        for i, (out, param, grad) in enumerate(zip(outs, params, grads, strict=True)):
-            p = _wide(view(param))
-            step = _wide(view(grad))
-            if rule.weight_decay:
-                step = step + rule.weight_decay * p
-            if velocities is not None:
-                u = view(velocities[i])
-                u[...] = step if rule.first else rule.momentum * u + (1 - rule.dampening) * step
-                step = step + rule.momentum * u if rule.nesterov else u
-            view(out)[...] = p - rule.lr * step
+    def update_kernel(self, name: str, dtype: Any) -> Any:
+        return _adam if name == "adam" else None
 
     def random_bits(self, out: Any, key: int, counter: int) -> None:
         words = out.size * (out.dtype.itemsize // 4)
         blocks = np.arange((words + 3) // 4, dtype=np.uint64) + np.uint64(counter)
         bits = philox(key, blocks).reshape(-1)[:words]
         view(out)[...] = np.ascontiguousarray(bits).view(out.dtype.numpy).reshape(out.shape)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _adam(
+    numbers: Any, flags: list[bool], outs: Any, params: Any, grads: Any, ms: Any, vs: Any
+) -> None:
+    numbers = view(numbers).tolist() if hasattr(numbers, "handle") else numbers
+    lr, beta1, beta2, eps, weight_decay, correction1, correction2 = numbers
+    for out, param, grad, *moments in zip(outs, params, grads, ms, vs, strict=True):
+        p, g = _wide(view(param)), _wide(view(grad))
+        m, v = map(view, moments)
+        if flags[0]:
+            p = p * (1 - lr * weight_decay)
+        elif weight_decay:  # 0 times an infinite parameter is NaN
+            g = g + weight_decay * p
+        m[...] = beta1 * m + (1 - beta1) * g
+        v[...] = beta2 * v + (1 - beta2) * g * g
+        step = m / correction1 / (np.sqrt(v / correction2) + eps)
+        view(out)[...] = p - lr * step
 
 
 def _first_bad(index: Any, size: int) -> int:

@@ -137,7 +137,7 @@ class Call:
         """Count the optimizers' steps, which go to ``batches``, and fill in the numbers."""
         for step in self.steps:
             made = step.optimizer.begin(step.having)
-            if signature(made) != step.signature:
+            if signature(made, step.rules) != step.signature:
                 raise ChangedError
             batches.append((step.optimizer, made))
             advance(step.optimizer, made)

@@ -9,7 +9,6 @@ import numpy as np
 
 from needle import core, graph
 from needle.backend.ndarray import NDArray, array
-from needle.backend.update import numbers_of, steady
 from needle.compile import cells
 from needle.compile.build import Bound
 from needle.compile.trace import Numbers, Stream
@@ -129,8 +128,8 @@ class Sources:
     def fill(self, arrays: list[Any], batches: Sequence[Any]) -> None:
         """Add numbers and streams, for the updates of a call."""
         for i, cell, spec in self.numbers:
-            rule = batches[cell.step][1][cell.batch].rule
-            arrays[i] = array(np.array(numbers_of(steady(rule))), spec.dtype, spec.device)
+            _, numbers = batches[cell.step][1][cell.batch].rule(cell.own, cell.dtype)
+            arrays[i] = array(np.array(numbers), spec.dtype, spec.device)
         for i, spec in self.streams:
             generator = random.generator_now()
             assert generator is not None

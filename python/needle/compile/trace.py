@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from needle import dtype as dtypes
 from needle import executor, graph, tracing
 from needle.backend.array import make_spec
-from needle.backend.update import numbers_of, steady, with_numbers
 from needle.compile import cells
 from needle.ops import random
 from needle.ops.core import operands, update
@@ -34,30 +33,42 @@ class Step(NamedTuple):
     Attributes:
         optimizer: the optimizer.
         having: for each group the parameters that were updated.
+        rules: for each batch how it is computed: whether by the device's own kernel or by the
+            formula's program, and for which dtypes.
         signature: of the updates: see ``signature``.
     """
 
     optimizer: Any
     having: list[list[Any]]
+    rules: list[set[tuple[bool, str]]]
     signature: Any
 
 
 class Numbers(NamedTuple):
-    """The numbers of an update: those of a batch of a step."""
+    """The numbers of an update: those of a batch of a step, for a device's kernel or a program."""
 
     step: int
     batch: int
+    own: bool
+    dtype: str
 
 
 class Stream(NamedTuple):
     """The key and the counter of all draws of a call."""
 
 
-def signature(batches: Sequence[Any]) -> Any:
+def signature(batches: Sequence[Any], rules: Sequence[set[tuple[bool, str]]]) -> Any:
     """Return what must be the same in each call about an optimizer's updates."""
+    if len(batches) != len(rules):
+        return None
     return [
-        (b.operation, list(map(id, b.params)), tuple(s is None for s in b.states), _flags(b.rule))
-        for b in batches
+        (
+            b.name,
+            list(map(id, b.params)),
+            [s is None for s in b.states],
+            [b.rule(*how)[0] for how in sorted(hows)],
+        )
+        for b, hows in zip(batches, rules, strict=True)
     ]
 
 
@@ -70,20 +81,6 @@ def _parts(params: Sequence[Any]) -> Iterator[list[Any]]:
         small = [p for p in batch if p.size < ALONE]
         yield from ([small] if small else [])
         yield from ([p] for p in batch if p.size >= ALONE)
-
-
-def _flags(rule: Any) -> list[bool]:
-    """Return the flags of a rule in order."""
-    return [
-        flag
-        for x in steady(rule)
-        for flag in (_flags(x) if isinstance(x, tuple) else [x] if type(x) is bool else ())
-    ]
-
-
-def _bare(rule: Any) -> Any:
-    """Return a rule with its flags alone."""
-    return with_numbers(steady(rule), [0.0] * len(numbers_of(rule)))
 
 
 class Trace:
@@ -185,11 +182,17 @@ class Trace:
         having = [[p for p in g["params"] if p.grad is not None] for g in optimizer.groups]
         batches = optimizer.begin(having)
         place = len(self.steps)
-        self.steps.append(Step(optimizer, having, signature(batches)))
+        rules: list[set[tuple[bool, str]]] = []
+        self.steps.append(Step(optimizer, having, rules, None))
         with executor.modes(recording=False):
             for i, batch in enumerate(batches):
+                rules.append(set())
                 for params in _parts(batch.params):
-                    self._update(batch._replace(params=params), Numbers(place, i))
+                    spec = params[0].spec
+                    how = batch.has_kernel(spec), spec.dtype.name
+                    rules[i].add(how)
+                    self._update(batch._replace(params=params), Numbers(place, i, *how))
+        self.steps[place] = Step(optimizer, having, rules, signature(batches, rules))
         advance(optimizer, batches)
         self._counted.append((optimizer, batches))
 
@@ -200,17 +203,15 @@ class Trace:
                 "an optimizer's step takes a gradient by rows, whose shape depends on values",
                 "Embedding(sparse=False), or the step outside the function",
             )
-        update.check_fit(batch.operation, params)
+        update.check_fit(batch.name, params)
         grads = [p.grad for p in params]
         self.consumed.update((id(g), g) for g in grads)
         kept = [s for s in batch.states if s is not None]
         slots = [self._slot(s, p, batch) for s in kept for p in params]
-        numbers = numbers_of(steady(batch.rule))
-        spec = make_spec(dtypes.float64, params[0].spec.device, (len(numbers),))
-        op = update.Update.of(
-            batch.operation, len(params), tuple(s is not None for s in batch.states),
-            _bare(batch.rule),
-        )  # fmt: skip
+        rule, numbers = batch.rule(place.own, place.dtype)
+        dtype = update.numbers_dtype(place.own, params[0].spec)
+        spec = make_spec(dtype, params[0].spec.device, (len(numbers),))
+        op = update.Update.of(len(params), tuple(s is not None for s in batch.states), rule)
         inputs = [
             *params, *(negative(g) if batch.climbs else g for g in grads), *slots,
             self._place(spec, place),

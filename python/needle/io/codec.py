@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from needle import devices, optim
 from needle import dtype as dtypes
-from needle.backend import update as rules
 from needle.backend.array import make_spec
 from needle.compile import frames
 from needle.errors import DataError
+from needle.ops.core import update
 from needle.ops.core.base import Op
 from needle.optim import schedules
 
@@ -43,12 +43,15 @@ def _ops() -> dict[str, type[Op]]:
     return found
 
 
-def _rules() -> dict[str, Any]:
-    return {
-        name: x
-        for name, x in vars(rules).items()
-        if inspect.isclass(x) and issubclass(x, tuple) and hasattr(x, "_fields")
-    }
+RULES: dict[str, Any] = {"Kernel": update.Kernel, "Program": update.Program}
+"""What an update computes, by the name of its class."""
+
+
+@cache
+def _formulas() -> dict[str, Any]:
+    """Return the formulas of Needle's optimizers by the name of the class."""
+    found = {name: getattr(getattr(optim, name), "formula", None) for name in optim.__all__}
+    return {name: formula for name, formula in found.items() if formula is not None}
 
 
 def encode(value: Any) -> Any:
@@ -65,8 +68,11 @@ def encode(value: Any) -> Any:
         return {"dtype": value.name}
     if isinstance(value, devices.Device):
         return {"device": value.name}
-    if type(value).__name__ in _rules() and hasattr(value, "_fields"):
+    if type(value) in RULES.values():
         return {"rule": type(value).__name__, "values": [encode(x) for x in value]}
+    for name, formula in _formulas().items():
+        if value is formula:
+            return {"formula": name}
     if isinstance(value, tuple):
         return {"tuple": [encode(x) for x in value]}
     if isinstance(value, slice):
@@ -94,8 +100,10 @@ def decode(value: Any, device: DeviceLike, depth: int = 0) -> Any:
     if kind in ("tuple", "slice") and isinstance(content, list):
         parts = tuple(decode(x, device, depth + 1) for x in content)
         return parts if kind == "tuple" else slice(*parts)
-    if kind == "rule" and content in _rules():
-        cls = _rules()[content]
+    if kind == "formula" and content in _formulas():
+        return _formulas()[content]
+    if kind == "rule" and content in RULES:
+        cls = RULES[content]
         values = [decode(x, device, depth + 1) for x in value.get("values", ())]
         if len(values) == len(cls._fields):
             return cls(*values)

@@ -155,7 +155,8 @@ class _Saver:
                         return {"kind": "slot", "of": i, "slot": slot, "place": where,
                                 "start": x.start}  # fmt: skip
         if isinstance(x, Numbers):
-            return {"kind": "numbers", "step": x.step, "batch": x.batch}
+            return {"kind": "numbers", "step": x.step, "batch": x.batch, "own": x.own,
+                    "dtype": x.dtype}  # fmt: skip
         if isinstance(x, Stream):
             return {"kind": "stream"}
         raise DataError(
@@ -244,7 +245,7 @@ class _Loader:
         self.names = [str(x["name"]) for x in document["tensors"]]
         self.buffers = {str(i): arrays[f"buffer.{i}"] for i in range(len(document["buffers"]))}
         self.optimizers = [self.optimizer(i, x) for i, x in enumerate(document["optimizers"])]
-        self.steps = [self.step(x) for x in document["steps"]]
+        self.steps = [self.step(i, x) for i, x in enumerate(document["steps"])]
         self.words = document["words"]
         if type(self.words) is not int or not 0 <= self.words < 2**62:
             raise DataError(f"expected a number of random words, got {self.words!r:.60}")
@@ -266,12 +267,19 @@ class _Loader:
         made.load_state_dict({**x["state"], **kept})
         return made
 
-    def step(self, x: Any) -> Step:
+    def step(self, number: int, x: Any) -> Step:
         optimizer = self.optimizers[x["of"]]
         having = [[self.tensors[i] for i in group] for group in x["having"]]
         if len(having) != len(optimizer.groups):
             raise DataError("a step of an optimizer has other groups than the optimizer")
-        return Step(optimizer, having, signature(optimizer.begin(having)))
+        batches = optimizer.begin(having)
+        rules: list[set[tuple[bool, str]]] = [set() for _ in batches]
+        for cell in self.document["sources"]:
+            if cell["kind"] == "numbers" and cell["step"] == number:
+                if not 0 <= cell["batch"] < len(batches):
+                    raise DataError(f"a step has no batch {cell['batch']!r:.20}")
+                rules[cell["batch"]].add((cell["own"] is True, str(cell["dtype"])))
+        return Step(optimizer, having, rules, signature(batches, rules))
 
     def cell(self, x: Any, spec: Any = None) -> Any:
         kind, place = x["kind"], x.get("place")
@@ -285,10 +293,7 @@ class _Loader:
             held = self.optimizers[x["of"]].state[x["slot"]]
             return cells.Slot(held, self.tensors[place], spec, float(x["start"]))
         if kind == "numbers":
-            batches = self.steps[x["step"]].optimizer.begin(self.steps[x["step"]].having)
-            if not 0 <= x["batch"] < len(batches):
-                raise DataError(f"a step has no batch {x['batch']!r:.20}")
-            return Numbers(x["step"], x["batch"])
+            return Numbers(x["step"], x["batch"], x["own"] is True, str(x["dtype"]))
         if kind == "stream":
             return Stream()
         raise DataError(f"unknown kind of place {kind!r:.60}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +33,10 @@ class _Counting(Optimizer):
     def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0, **numbers: Any) -> None:
         super().__init__(params, lr, weight_decay, **numbers)
         self.counts: dict[Tensor, int] = {}
+
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterable[update.Batch]:
+        """Return an update for each number of earlier updates: ``numbers.t`` counts them."""
+        return [self.batch(batch, {"t": t, **numbers}) for t, batch in self.by_count(params)]
 
     def by_count(self, params: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
         """Yield parameters with equal counts, and the count of this update."""
@@ -156,22 +160,54 @@ class Adam(_Counting):
         """Average of its square, by parameter."""
         return self.state["v"]
 
+    @staticmethod
+    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+        """Kingma and Ba, algorithm 1; with ``top`` Reddi, Kale and Kumar, algorithm 2.
+
+        ``correction1`` and ``correction2`` are 1 - beta1 ** t and 1 - beta2 ** t.
+        """
+        m, v, *top = state
+        p, g = decayed(p, g, numbers)
+        m, v = averages(m, v, g, numbers)
+        top = [v.maximum(x) for x in top]
+        root = (top or [v])[0].sqrt() * numbers.correction2**-0.5 + numbers.eps
+        return p - m * (numbers.lr / numbers.correction1) / root, (m, v, *top)
+
     def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
         for t, batch in self.by_count(params):
-            rule = self._rule(t, numbers)
+            known = self._known(t, numbers)
             if numbers.get("amsgrad"):
-                states = self.m, self.v, self.state["top"]
-                yield update.Batch("amsgrad", batch, states, rule)
+                yield self.batch(batch, known, (self.m, self.v, self.state["top"]))
             else:
-                yield update.Batch("adam", batch, (self.m, self.v), rule)
+                yield self.batch(batch, known, (self.m, self.v), kernel="adam")
 
-    def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
-        """Return the numbers for update t of a parameter."""
-        beta1, beta2 = float(numbers["beta1"]), float(numbers["beta2"])
-        return update.Adam(
-            float(numbers["lr"]), beta1, beta2, float(numbers["eps"]),
-            float(numbers["weight_decay"]), self.decoupled, 1.0 - beta1**t, 1.0 - beta2**t,
-        )  # fmt: skip
+    def _known(self, t: int, numbers: dict[str, Any]) -> dict[str, Any]:
+        """Return what the formula knows, for update t of a parameter, in the kernel's order."""
+        known = {name: float(numbers[name]) for name in ("lr", "beta1", "beta2", "eps")}
+        return known | {
+            "weight_decay": float(numbers["weight_decay"]),
+            "decoupled": self.decoupled,
+            "correction1": 1.0 - known["beta1"] ** t,
+            "correction2": 1.0 - known["beta2"] ** t,
+        }
+
+
+def decayed(p: Any, g: Any, numbers: Any) -> tuple[Any, Any]:
+    """Return a parameter and its gradient with weight decay, of a formula.
+
+    Without decay nothing is added: 0 times an infinite parameter would be NaN.
+    """
+    if not numbers.weight_decay:
+        return p, g
+    if getattr(numbers, "decoupled", False):
+        return p * (1 - numbers.lr * numbers.weight_decay), g
+    return p, g + p * numbers.weight_decay
+
+
+def averages(m: Any, v: Any, g: Any, numbers: Any) -> tuple[Any, Any]:
+    """Return the moving averages of a gradient and of its square, of a formula."""
+    beta1, beta2 = numbers.beta1, numbers.beta2
+    return m * beta1 + g * (1 - beta1), v * beta2 + g * g * (1 - beta2)
 
 
 class AdamW(Adam):
@@ -267,13 +303,20 @@ class NAdam(Adam):
             params, lr, beta1, beta2, eps, weight_decay, betas=betas, maximize=maximize
         )
 
+    @staticmethod
+    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+        """Dozat, algorithm 2, with the growing momentum of its section 3."""
+        m, v = state
+        p, g = decayed(p, g, numbers)
+        m, v = averages(m, v, g, numbers)
+        now, then, past = _growing(numbers.beta1, numbers.momentum_decay, numbers.t)
+        gradient, momentum = (1 - now) / (1 - past), then / (1 - past * then)
+        root = v.sqrt() * (1 - numbers.beta2**numbers.t) ** -0.5 + numbers.eps
+        return p - (m * (numbers.lr * momentum) + g * (numbers.lr * gradient)) / root, (m, v)
+
     def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
-        for t, batch in self.by_count(params):
-            rule = self._rule(t, numbers)
-            now, next_, past = _growing(rule.beta1, float(numbers["momentum_decay"]), t)
-            gradient, momentum = (1 - now) / (1 - past), next_ / (1 - past * next_)
-            step = update.NAdam(rule, rule.lr * gradient, rule.lr * momentum)
-            yield update.Batch("nadam", batch, (self.m, self.v), step)
+        known = {**numbers, "decoupled": self.decoupled}
+        yield from (self.batch(batch, {"t": t, **known}) for t, batch in self.by_count(params))
 
 
 def _growing(beta: float, decay: float, t: int) -> tuple[float, float, float]:
@@ -340,11 +383,12 @@ class RAdam(Adam):
             params, lr, beta1, beta2, eps, weight_decay, betas=betas, maximize=maximize
         )
 
-    def _rule(self, t: int, numbers: dict[str, Any]) -> Any:
-        rule = super()._rule(t, numbers)
-        most, seen = 2 / (1 - rule.beta2) - 1, rule.correction2
+    def _known(self, t: int, numbers: dict[str, Any]) -> dict[str, Any]:
+        known = super()._known(t, numbers)
+        most, seen = 2 / (1 - known["beta2"]) - 1, known["correction2"]
         length = most - 2 * t * (1 - seen) / seen
         if length <= 5:  # a denominator of 1
-            return rule._replace(eps=1.0, correction2=math.inf)
+            return known | {"eps": 1.0, "correction2": math.inf}
         wide = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
-        return rule._replace(correction1=rule.correction1 * (wide * seen) ** -0.5, correction2=1.0)
+        first = known["correction1"] * (wide * seen) ** -0.5
+        return known | {"correction1": first, "correction2": 1.0}

@@ -26,7 +26,7 @@ from needle.errors import (
 )
 from needle.ops.core import update
 from needle.ops.core.attributes import real
-from needle.ops.core.update import Batch
+from needle.ops.core.update import Batch, State
 from needle.ops.index.row_sparse import RowSparse, cleared, each, parts
 from needle.tensors import Parameter, Tensor
 
@@ -61,7 +61,7 @@ class Group(dict[str, Any]):
 
 
 class Optimizer:
-    """Base of all optimizers. Subclasses define ``numbers``, ``slots`` and ``update``.
+    """Base of all optimizers. Subclasses define ``numbers``, ``slots`` and ``formula``.
 
     The numbers of a rule are attributes: ``opt.lr = 0.1`` applies from the next step on. A group
     may have its own numbers: ``[{"params": [...], "lr": 0.1}, ...]``. The learning rate, like any
@@ -91,6 +91,11 @@ class Optimizer:
     """Names of the state arrays."""
     by_rows: ClassVar[bool] = False
     """Whether the rule takes gradients by rows (``ops.RowSparse``) if weight_decay is 0."""
+    formula: ClassVar[Any] = None
+    """The rule: a function ``(p, g, state, numbers) -> (p, state)`` of the parameter, its gradient,
+    a tuple of the slots and an object with the numbers of the step, such as ``numbers.lr``, and the
+    step ``numbers.t``, counted from 1. It is written with operators and elementwise methods of
+    tensors, such as ``g.sqrt()``, and runs as one kernel. Slots start as zeros."""
 
     lr: Any
     weight_decay: Any
@@ -110,7 +115,7 @@ class Optimizer:
         for group in self.groups:
             self.check({n: group[n] for n in self.numbers if n in group or hasattr(self, n)})
         self.t = 0
-        self.state: dict[str, update.State] = {slot: {} for slot in self.slots}
+        self.state: dict[str, State] = {slot: {} for slot in self.slots}
 
     def check(self, numbers: Mapping[str, Any]) -> None:
         """Check the numbers of the rule. The values of schedules are checked in each step.
@@ -176,7 +181,7 @@ class Optimizer:
             if type(self).update is not Optimizer.update:
                 raise tracing.refused(
                     f"{type(self).__name__} defines update(), whose numbers would be constants",
-                    "define batches() as Needle's optimizers do, or step() outside the function",
+                    "define formula() as Needle's optimizers do, or step() outside the function",
                 )
             trace.step(self)
             return
@@ -252,8 +257,27 @@ class Optimizer:
             self.counted(batch)
 
     def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterable[Batch]:
-        """Return the calls of the device that ``update`` consists of."""
-        raise NotImplementedError(f"{type(self).__name__} defines no update()")
+        """Return the calls of the device that ``update`` consists of: those of ``formula``."""
+        if type(self).formula is None:
+            raise NotImplementedError(f"{type(self).__name__} defines no formula()")
+        return [self.batch(params, {"t": self.t + 1, **numbers})]
+
+    def batch(
+        self,
+        params: list[Tensor],
+        numbers: Mapping[str, Any],
+        states: Sequence[State | None] | None = None,
+        **more: Any,
+    ) -> Batch:
+        """Return the update of parameters by the formula; ``states`` None: of all slots."""
+        if states is None:
+            states = list(self.state.values())
+        known = {
+            name: x if name == "t" or x is None or type(x) is bool else float(x)
+            for name, x in numbers.items()
+        }
+        name = type(self).__name__.lower()
+        return Batch(name, type(self).formula, params, tuple(states), known, **more)
 
     def reset_grad(self, set_to_none: bool = True) -> None:
         """Remove all gradients; with ``set_to_none=False`` set them to zero."""
@@ -328,7 +352,7 @@ class Optimizer:
                 numbers out of range.
         """
         check_state(state)
-        arrays: dict[str, update.State] = {slot: {} for slot in self.slots}
+        arrays: dict[str, State] = {slot: {} for slot in self.slots}
         places = self._places()
         for key, value in state.items():
             if key not in places and key != "step":

@@ -7,7 +7,7 @@ from typing import Any
 
 from needle.errors import OptionError
 from needle.ops.core import update
-from needle.optim.adam import _Counting
+from needle.optim.adam import Adam, _Counting, decayed
 from needle.optim.clip import clip_grad_norm
 from needle.optim.optimizer import Optimizer
 from needle.tensors import Tensor
@@ -87,22 +87,34 @@ class SGD(Optimizer):
         """Velocity by parameter."""
         return self.state["u"]
 
+    @staticmethod
+    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+        """Gradient descent with momentum.
+
+        Nesterov's step: Sutskever et al., "On the importance of initialization and momentum in deep
+        learning", 2013, equations 3 and 4.
+        """
+        p, g = decayed(p, g, numbers)
+        (u,) = state
+        if u is None:
+            return p - g * numbers.lr, (None,)
+        u = u * numbers.momentum + g * (1 - numbers.dampening)
+        step = g + u * numbers.momentum if numbers.nesterov else u
+        return p - step * numbers.lr, (u,)
+
     def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
         momentum, dampening = numbers["momentum"], numbers["dampening"]
-        starts = momentum and dampening is not None  # u starts as the first gradient
+        starts = momentum and dampening is not None  # u starts as the first gradient: from zeros
         new = [p for p in params if starts and p not in self.u]
         old = [p for p in params if not starts or p in self.u]
-        for batch, first in ((new, True), (old, False)):
+        share = momentum if dampening is None else dampening
+        for batch, lost in ((new, 0.0), (old, share)):
             if batch:
-                rule = update.Sgd(
-                    float(numbers["lr"]),
-                    float(momentum),
-                    float(momentum if dampening is None else dampening),
-                    float(numbers["weight_decay"]),
-                    bool(numbers["nesterov"]),
-                    first,
-                )
-                yield update.Batch("sgd", batch, (self.u if momentum else None,), rule)
+                known = {
+                    "lr": numbers["lr"], "momentum": momentum, "dampening": lost,
+                    "weight_decay": numbers["weight_decay"], "nesterov": bool(numbers["nesterov"]),
+                }  # fmt: skip
+                yield self.batch(batch, known, (self.u if momentum else None,), kernel="sgd")
 
     def clip_grad_norm(self, max_norm: float = 0.25) -> Tensor:
         """Scale all gradients so that their norm is at most ``max_norm``; return the norm."""
@@ -191,22 +203,33 @@ class RMSprop(Optimizer):
             maximize=maximize,
         )  # fmt: skip
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
-        momentum, centered = float(numbers["momentum"]), bool(numbers["centered"])
-        if momentum or centered:
-            own = update.RMSprop(
-                float(numbers["lr"]), float(numbers["alpha"]), float(numbers["eps"]),
-                float(numbers["weight_decay"]), momentum,
-            )  # fmt: skip
-            a, u = self.state["a"] if centered else None, self.state["u"] if momentum else None
-            yield update.Batch("rmsprop", params, (self.state["v"], a, u), own)
-            return
-        # The rule is Adam with beta1 = 0 and without bias corrections.
-        rule = update.Adam(
-            float(numbers["lr"]), 0.0, float(numbers["alpha"]), float(numbers["eps"]),
-            float(numbers["weight_decay"]), False, 1.0, 1.0,
-        )  # fmt: skip
-        yield update.Batch("adam", params, (self.state["g"], self.state["v"]), rule)
+    @staticmethod
+    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+        """Tieleman and Hinton, slide 29; with ``a`` Graves, equations 38 to 45."""
+        v, a, u = state
+        p, g = decayed(p, g, numbers)
+        size = v = v * numbers.alpha + g * g * (1 - numbers.alpha)
+        if a is not None:
+            a = a * numbers.alpha + g * (1 - numbers.alpha)
+            size = v - a * a
+        step = g / (size.maximum(0.0).sqrt() + numbers.eps)  # rounding may make it negative
+        if u is not None:
+            u = step = u * numbers.momentum + step
+        return p - step * numbers.lr, (v, a, u)
+
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> list[update.Batch]:
+        v, a, u = (self.state[slot] for slot in "vau")
+        if numbers["momentum"] or numbers["centered"]:
+            there = v, a if numbers["centered"] else None, u if numbers["momentum"] else None
+            return [self.batch(params, numbers, there)]
+        # The rule is Adam with beta1 = 0 and without bias corrections, which has a kernel.
+        known = {
+            "lr": numbers["lr"], "beta1": 0.0, "beta2": numbers["alpha"], "eps": numbers["eps"],
+            "weight_decay": numbers["weight_decay"], "decoupled": False,
+            "correction1": 1.0, "correction2": 1.0,
+        }  # fmt: skip
+        plain = self.batch(params, known, (self.state["g"], v), kernel="adam")
+        return [plain._replace(formula=Adam.formula)]
 
 
 class Adagrad(_Counting):
@@ -260,14 +283,18 @@ class Adagrad(_Counting):
             maximize=maximize,
         )  # fmt: skip
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
+    @staticmethod
+    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+        """Duchi, Hazan and Singer, figure 1, with a diagonal matrix."""
+        (s,) = state
+        p, g = decayed(p, g, numbers)
+        s = s + g * g
+        lr = numbers.lr / (1.0 + (numbers.t - 1) * numbers.lr_decay)
+        return p - g * lr / (s.sqrt() + numbers.eps), (s,)
+
+    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> list[update.Batch]:
         start = float(numbers["initial_accumulator_value"])
-        for t, batch in self.by_count(params):
-            slower = 1.0 + (t - 1) * float(numbers["lr_decay"])
-            rule = update.Adagrad(
-                float(numbers["lr"]) / slower, float(numbers["eps"]), float(numbers["weight_decay"])
-            )
-            yield update.Batch("adagrad", batch, (self.state["s"],), rule, start)
+        return [batch._replace(start=start) for batch in super().batches(params, numbers)]
 
 
 class Adadelta(Optimizer):
@@ -313,6 +340,12 @@ class Adadelta(Optimizer):
     ) -> None:
         super().__init__(params, lr, weight_decay, rho=rho, eps=eps, maximize=maximize)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
-        rule = update.Adadelta(*(float(numbers[name]) for name in self.numbers[:-1]))
-        yield update.Batch("adadelta", params, (self.state["v"], self.state["d"]), rule)
+    @staticmethod
+    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+        """Zeiler, algorithm 1."""
+        v, d = state
+        p, g = decayed(p, g, numbers)
+        v = v * numbers.rho + g * g * (1 - numbers.rho)
+        step = (d + numbers.eps).sqrt() / (v + numbers.eps).sqrt() * g
+        d = d * numbers.rho + step * step * (1 - numbers.rho)
+        return p - step * numbers.lr, (v, d)

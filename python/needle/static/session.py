@@ -124,7 +124,7 @@ def _program(graph: Graph, wanted: list[Any], mode: str, settings: Any) -> Call:
     trace.steps = [graph.trace.steps[train.step] for train in trains]
     trace.modules = {}  # their settings were read when the graph was defined
     sources = [
-        Numbers(steps[x.step], x.batch) if isinstance(x, Numbers) else x for x in bound.sources
+        x._replace(step=steps[x.step]) if isinstance(x, Numbers) else x for x in bound.sources
     ]
     found = build.Results([], [], [], [False] * len(results), [], {})
     frame = [frames.TENSOR] * len(results)

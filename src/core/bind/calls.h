@@ -73,6 +73,32 @@ inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays,
   return plan.run(&plan, buffers.data(), scratch);
 }
 
+// A fused program from Python: instructions (function, registers), numbers (value, code of a
+// dtype), and the registers of the results.
+class Fused {
+ public:
+  Fused(nb::handle steps, nb::handle numbers, nb::handle results) {
+    for (nb::handle step : steps) {
+      Instruction instruction{nb::cast<int>(step[0]), {0, 0, 0}};
+      int i = 0;
+      for (nb::handle argument : step[1]) instruction.args[i++] = nb::cast<int16_t>(argument);
+      code_.push_back(instruction);
+    }
+    for (nb::handle x : numbers)
+      numbers_.push_back({nb::cast<double>(x[0]), static_cast<DType>(nb::cast<int>(x[1]))});
+    for (nb::handle r : results) results_.push_back(nb::cast<int16_t>(r));
+  }
+  FusedProgram program() const {
+    return {code_.data(), static_cast<int32_t>(code_.size()), numbers_.data(),
+            static_cast<int32_t>(numbers_.size()), results_.data()};
+  }
+
+ private:
+  std::vector<Instruction> code_;
+  std::vector<Number> numbers_;
+  std::vector<int16_t> results_;
+};
+
 // Bindings of other files.
 void add_image_kernels(nb::module_& m);
 void add_batch_kernels(nb::module_& m);

@@ -14,17 +14,6 @@ const Kernels* kernels;
 
 namespace {
 
-std::vector<Instruction> instructions(nb::handle program) {
-  std::vector<Instruction> code;
-  for (nb::handle step : program) {
-    Instruction instruction{nb::cast<int>(step[0]), {0, 0, 0}};
-    int i = 0;
-    for (nb::handle argument : step[1]) instruction.args[i++] = nb::cast<int16_t>(argument);
-    code.push_back(instruction);
-  }
-  return code;
-}
-
 // Whether the first output may lie where an input does: one whose memory is as large is the same
 // view, then.
 bool may_share(const Array* out, nb::list inputs) {
@@ -39,15 +28,9 @@ bool may_share(const Array* out, nb::list inputs) {
   return true;
 }
 
-// numbers: (value, code of a dtype)
 void run_fused(nb::handle program, nb::handle numbers, nb::handle results, nb::list outs,
                nb::list inputs) {
-  const std::vector<Instruction> code = instructions(program);
-  std::vector<Number> values;
-  for (nb::handle x : numbers)
-    values.push_back({nb::cast<double>(x[0]), static_cast<DType>(nb::cast<int>(x[1]))});
-  std::vector<int16_t> places;
-  for (nb::handle r : results) places.push_back(nb::cast<int16_t>(r));
+  const Fused fused(program, numbers, results);
   std::vector<Operand> out_operands, in_operands;
   std::vector<void*> buffers;
   for (nb::handle x : outs) {
@@ -58,13 +41,11 @@ void run_fused(nb::handle program, nb::handle numbers, nb::handle results, nb::l
     in_operands.push_back(operand(native(x)));
     buffers.push_back(address(native(x)));
   }
-  const FusedProgram whole = {code.data(), static_cast<int>(code.size()), values.data(),
-                              static_cast<int>(values.size()), places.data()};
   Plan plan;
-  check(
-      kernels->plan_fused(&plan, whole, out_operands.data(), static_cast<int>(out_operands.size()),
-                          in_operands.data(), static_cast<int>(in_operands.size())),
-      "run_fused", native(outs[0]));
+  check(kernels->plan_fused(&plan, fused.program(), out_operands.data(),
+                            static_cast<int>(out_operands.size()), in_operands.data(),
+                            static_cast<int>(in_operands.size())),
+        "run_fused", native(outs[0]));
   if (noted(plan, buffers, may_share(native(outs[0]), inputs) ? kSameView : 0)) return;
   void* scratch = workspace_of(plan);
   const Released released;

@@ -1,8 +1,10 @@
-// Optimizer updates of many tensors at once.
+// Optimizer updates of many tensors at once: the formulas' programs, and the kernels of two of
+// them.
 #include "bind/calls.h"
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <nanobind/stl/vector.h>
 #include <vector>
 
 namespace needle {
@@ -13,17 +15,19 @@ struct TensorList {
   std::vector<void*> pointers;
   DType dtype = kFloat32;
 
-  // Lists of equal length; the entries of each tensor become neighbours.
-  explicit TensorList(std::initializer_list<nb::list> lists, size_t columns) {
+  // Lists of equal length, or None; the entries of each tensor become neighbours.
+  explicit TensorList(std::initializer_list<nb::handle> lists) {
     const size_t n = nb::len(*lists.begin());
-    for (const nb::list& list : lists) {
-      if (nb::len(list) != n) throw nb::value_error("update: lists of different lengths");
-    }
     for (size_t i = 0; i < n; i++) {
       const Array* first = native((*lists.begin())[i]);
       if (i == 0) dtype = first->spec->code;
       sizes.push_back(first->spec->size);
-      for (const nb::list& list : lists) {
+      for (const nb::handle list : lists) {
+        if (list.is_none()) {
+          pointers.push_back(nullptr);
+          continue;
+        }
+        if (nb::len(list) != n) throw nb::value_error("update: lists of different lengths");
         const Array* x = native(list[i]);
         check_dense(x, "update");
         if (x->spec->size != first->spec->size || x->spec->code != dtype || dtype > kFloat64) {
@@ -31,7 +35,6 @@ struct TensorList {
         }
         pointers.push_back(address(x));
       }
-      pointers.resize((i + 1) * columns, nullptr);
     }
   }
 };
@@ -39,7 +42,7 @@ struct TensorList {
 // The numbers of a rule lie in memory, where a program finds those of each run.
 struct Update {
   DType dtype;
-  bool flags[2];
+  bool flag;
   int64_t tensors;
   const int64_t* sizes;
 };
@@ -53,7 +56,7 @@ Update update_of(const Plan* plan) {
 int64_t run_adam(const Plan* plan, void* const* buffers, void*) {
   const Update update = update_of(plan);
   const auto* x = static_cast<const double*>(buffers[0]);
-  const Adam rule{x[0], x[1], x[2], x[3], x[4], update.flags[0], x[5], x[6]};
+  const Adam rule{x[0], x[1], x[2], x[3], x[4], update.flag, x[5], x[6]};
   kernels->adam(update.dtype, rule, update.tensors, update.sizes, buffers + 1);
   return -1;
 }
@@ -61,19 +64,28 @@ int64_t run_adam(const Plan* plan, void* const* buffers, void*) {
 int64_t run_sgd(const Plan* plan, void* const* buffers, void*) {
   const Update update = update_of(plan);
   const auto* x = static_cast<const double*>(buffers[0]);
-  const Sgd rule{x[0], x[1], x[2], x[3], update.flags[0], update.flags[1]};
+  const Sgd rule{x[0], x[1], x[2], x[3], update.flag, false};
   kernels->sgd(update.dtype, rule, update.tensors, update.sizes, buffers + 1);
   return -1;
 }
 
-void run_update(Run function, const char* name, const TensorList& tensors, Update update,
-                nb::handle numbers, int64_t count) {
-  const Array* x = native(numbers);
-  check_dense(x, name);
-  if (x->spec->code != kFloat64 || x->spec->size != count)
-    throw nb::value_error("update: expected the numbers of the rule, float64");
+// Runs a kernel, or notes it. numbers: a list, or an array, float64 [count].
+void run_update(Run function, const char* name, const TensorList& tensors, bool flag,
+                nb::handle numbers, size_t count) {
+  std::vector<double> values;
+  std::vector<void*> buffers;
+  if (is_array(numbers.ptr())) {
+    const Array* x = native(numbers);
+    check_dense(x, name);
+    if (x->spec->code == kFloat64) values.resize(static_cast<size_t>(x->spec->size));
+    buffers.push_back(address(x));
+  } else {
+    refuse_dry("an optimizer has numbers that are known now");
+    values = nb::cast<std::vector<double>>(numbers);
+    buffers.push_back(values.data());
+  }
+  if (values.size() != count) throw nb::value_error("update: expected the numbers of the formula");
   const size_t n = tensors.sizes.size();
-  std::vector<void*> buffers{address(x)};
   buffers.insert(buffers.end(), tensors.pointers.begin(), tensors.pointers.end());
   const int64_t* sizes = tensors.sizes.data();
   if (is_dry()) {
@@ -81,68 +93,83 @@ void run_update(Run function, const char* name, const TensorList& tensors, Updat
     kept.push_back(std::make_unique<int64_t[]>(n + 1));
     sizes = std::copy(sizes, sizes + n, kept.back().get()) - n;
   }
+  const Update update{tensors.dtype, flag, static_cast<int64_t>(n), sizes};
   Plan plan;
   plan.run = function;
   plan.workspace = 0;
-  update.dtype = tensors.dtype;
-  update.tensors = static_cast<int64_t>(n);
-  update.sizes = sizes;
   std::memcpy(plan.state, &update, sizeof update);
   if (noted(plan, buffers, kSameView, name)) return;
   const Released released;
   function(&plan, buffers.data(), nullptr);
 }
 
-void adam_by(nb::list outs, nb::list ps, nb::list grads, nb::list ms, nb::list vs, bool decoupled,
-             nb::handle numbers) {
-  const Update update = {kFloat32, {decoupled, false}, 0, nullptr};
-  run_update(run_adam, "adam", TensorList({outs, ps, grads, ms, vs}, 5), update, numbers, 7);
+bool flag_of(nb::handle flags) {
+  if (nb::len(flags) != 1) throw nb::value_error("update: expected one flag");
+  return nb::cast<bool>(flags[0]);
 }
 
-void sgd_by(nb::list outs, nb::list ps, nb::list grads, nb::object velocities, bool nesterov,
-            bool first, nb::handle numbers) {
-  const Update update = {kFloat32, {nesterov, first}, 0, nullptr};
-  const TensorList tensors = velocities.is_none()
-                                 ? TensorList({outs, ps, grads}, 4)
-                                 : TensorList({outs, ps, grads, nb::cast<nb::list>(velocities)}, 4);
-  run_update(run_sgd, "sgd", tensors, update, numbers, 4);
+void adam(nb::handle numbers, nb::handle flags, nb::handle outs, nb::handle ps, nb::handle grads,
+          nb::handle ms, nb::handle vs) {
+  const TensorList tensors({outs, ps, grads, ms, vs});
+  run_update(run_adam, "adam", tensors, flag_of(flags), numbers, 7);
 }
 
-void adam(nb::list outs, nb::list ps, nb::list grads, nb::list ms, nb::list vs, double lr,
-          double beta1, double beta2, double eps, double weight_decay, bool decoupled,
-          double correction1, double correction2) {
-  refuse_dry("an optimizer has numbers that are known now");
-  TensorList tensors({outs, ps, grads, ms, vs}, 5);
-  const Adam rule{lr, beta1, beta2, eps, weight_decay, decoupled, correction1, correction2};
-  const Released released;
-  kernels->adam(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
-                tensors.sizes.data(), tensors.pointers.data());
+void sgd(nb::handle numbers, nb::handle flags, nb::handle outs, nb::handle ps, nb::handle grads,
+         nb::handle velocities) {
+  const TensorList tensors({outs, ps, grads, velocities});
+  run_update(run_sgd, "sgd", tensors, flag_of(flags), numbers, 4);
 }
 
-void sgd(nb::list outs, nb::list ps, nb::list grads, nb::object velocities, double lr,
-         double momentum, double dampening, double weight_decay, bool nesterov, bool first) {
-  refuse_dry("an optimizer has numbers that are known now");
-  const bool has_velocity = !velocities.is_none();
-  TensorList tensors = has_velocity
-                           ? TensorList({outs, ps, grads, nb::cast<nb::list>(velocities)}, 4)
-                           : TensorList({outs, ps, grads}, 4);
-  const Sgd rule{lr, momentum, dampening, weight_decay, nesterov, first};
-  const Released released;
-  kernels->sgd(tensors.dtype, rule, static_cast<int64_t>(tensors.sizes.size()),
-               tensors.sizes.data(), tensors.pointers.data());
+// ---- programs ----------------------------------------------------------------------------------
+
+// Runs a program for each of several tensors: lists of outs and of inputs. The elements of
+// `scalars` are the inputs behind these.
+void run_each(nb::handle program, nb::handle numbers, nb::handle results, nb::list outs,
+              nb::list inputs, nb::handle scalars) {
+  const Fused fused(program, numbers, results);
+  const Array* values = native(scalars);
+  check_dense(values, "run_each");
+  const int64_t item = kItemSize[values->spec->code];
+  if (nb::len(outs) != nb::len(inputs)) throw nb::value_error("run_each: lists of two lengths");
+  for (size_t k = 0; k < nb::len(outs); k++) {
+    const Array* out = native(outs[k][0]);
+    std::vector<Operand> made, given;
+    std::vector<void*> buffers;
+    for (nb::handle x : outs[k]) {
+      check_dense(native(x), "run_each");
+      made.push_back(operand(native(x)));
+      buffers.push_back(address(native(x)));
+    }
+    for (nb::handle x : inputs[k]) {
+      check_dense(native(x), "run_each");
+      given.push_back(operand(native(x)));
+      buffers.push_back(address(native(x)));
+    }
+    const std::vector<int64_t> still(static_cast<size_t>(out->spec->ndim), 0);
+    for (int64_t i = 0; i < values->spec->size; i++) {
+      given.push_back({values->spec->code, out->spec->ndim, out->spec->shape, still.data()});
+      buffers.push_back(static_cast<char*>(address(values)) + i * item);
+    }
+    Plan plan;
+    check(kernels->plan_fused(&plan, fused.program(), made.data(), static_cast<int>(made.size()),
+                              given.data(), static_cast<int>(given.size())),
+          "run_each", out);
+    if (noted(plan, buffers, kSameView)) continue;
+    void* scratch = workspace_of(plan);
+    const Released released;
+    plan.run(&plan, buffers.data(), scratch);
+  }
 }
 
 }  // namespace
 
 void add_updates(nb::module_& m) {
-  m.def("adam", &adam);
-  m.def("sgd", &sgd, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"), nb::arg("velocities").none(),
-        nb::arg("lr"), nb::arg("momentum"), nb::arg("dampening"), nb::arg("weight_decay"),
-        nb::arg("nesterov"), nb::arg("first"));
-  m.def("adam_by", &adam_by, "Adam by numbers in memory: those of its rule, float64.");
-  m.def("sgd_by", &sgd_by, nb::arg("outs"), nb::arg("ps"), nb::arg("grads"),
-        nb::arg("velocities").none(), nb::arg("nesterov"), nb::arg("first"), nb::arg("numbers"),
-        "The same of gradient descent.");
+  m.def("adam", &adam, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        "Adam: numbers, flags, outs, parameters, gradients, ms, vs.");
+  m.def("sgd", &sgd, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg("velocities").none(),
+        "Gradient descent: numbers, flags, outs, parameters, gradients, velocities or None.");
+  m.def("run_each", &run_each);
 }
 
 }  // namespace needle

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend import Backend, Describe, memory
-from needle.backend.cuda import dlpack, fused, indexing, products, reductions, sorting, updates
+from needle.backend.cuda import dlpack, fused, indexing, products, reductions, sorting
 from needle.backend.cuda.arena import Arena, Block, address
 from needle.backend.cuda.driver import Driver, Event, NoMemory, Triple
 from needle.backend.cuda.errors import Pending
@@ -29,7 +29,6 @@ from needle.backend.cuda.streams import Streams
 from needle.backend.cuda.table import BITS, CPP
 from needle.backend.functions import functions
 from needle.backend.ndarray import empty_of
-from needle.backend.update import Adam, RMSprop, Sgd
 from needle.dtype import ALL, DType
 from needle.errors import DtypeError
 
@@ -289,43 +288,8 @@ class CudaBackend(Backend):
             function = self.function("copy.cu", "random_bits")
             self.launch(function, blocks_for(words, 4), address(out), words, key, counter)
 
-    def adam(
-        self,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        ms: Sequence[Any],
-        vs: Sequence[Any],
-        rule: Adam,
-    ) -> None:
-        rows = list(zip(outs, dense(*params), dense(*grads), ms, vs, strict=True))
-        updates.adam(self, rows, rule)
-
-    def sgd(
-        self,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        velocities: Sequence[Any] | None,
-        rule: Sgd,
-    ) -> None:
-        kept = () if velocities is None else (velocities,)
-        rows = list(zip(outs, dense(*params), dense(*grads), *kept, strict=True))
-        updates.sgd(self, rows, rule)
-
-    def rmsprop(
-        self,
-        outs: Sequence[Any],
-        params: Sequence[Any],
-        grads: Sequence[Any],
-        vs: Sequence[Any],
-        means: Sequence[Any] | None,
-        us: Sequence[Any] | None,
-        rule: RMSprop,
-    ) -> None:
-        none = [None] * len(outs)
-        rows = zip(outs, dense(*params), dense(*grads), vs, means or none, us or none, strict=True)
-        updates.rmsprop(self, list(rows), rule)
+    def update_kernel(self, name: str, dtype: Any) -> Any:
+        return fused.kernel_of(self, name)
 
     def run_fused(
         self,
@@ -336,6 +300,17 @@ class CudaBackend(Backend):
     ) -> None:
         code = tuple((name, tuple(args)) for name, args in program)
         fused.run(self, code, outs, inputs, results)
+
+    def run_each(
+        self,
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
+        outs: Sequence[Sequence[Any]],
+        inputs: Sequence[Sequence[Any]],
+        numbers: Any,
+        results: Sequence[int] | None = None,
+    ) -> None:
+        code = tuple((name, tuple(args)) for name, args in program)
+        fused.run_each(self, code, outs, inputs, numbers, results)
 
 
 def dense(*arrays: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from needle import dtype
-from needle.backend.cuda import backend, indexing, overrides, products, reductions, sorting, updates
+from needle.backend.cuda import backend, fused, indexing, overrides, products, reductions, sorting
 from needle.backend.cuda.driver import OPTIONS
 from needle.backend.cuda.jit import Cache, Nvrtc, Unit, key, pack
 from needle.backend.cuda.table import BITS, CPP
@@ -46,7 +46,7 @@ FAMILIES: dict[str, Callable[[], Iterable[str]]] = {
     "sort.cu": sorting._family,
     "softmax.cu": overrides._softmax_family,
     "norm.cu": overrides._norm_family,
-    "update.cu": updates._family,
+    "update.cu": fused._family,
 }
 """The instantiations of each file, with 32-bit indices."""
 

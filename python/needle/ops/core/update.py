@@ -3,6 +3,9 @@
 An update reads parameters, gradients and state, and rebinds each parameter to its new array, so
 that graphs which hold the old value keep it. Where no other object holds a parameter's memory, the
 new values are written in place. State belongs only to the optimizer and changes in place.
+
+What is computed is the optimizer's formula (``formula.py``), as a fused program; a device may have
+a kernel of its own for it.
 """
 
 from __future__ import annotations
@@ -11,37 +14,124 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from needle import config, executor, graph, nancheck
 from needle import dtype as dtypes
-from needle import executor, graph, nancheck
 from needle.backend import kernels
-from needle.backend.ndarray import NDArray, empty, empty_of, full
-from needle.backend.update import Adadelta, Adagrad, Adam, NAdam, RMSprop, Sgd
+from needle.backend.ndarray import NDArray, array, empty, empty_of, full
 from needle.errors import DtypeError, ShapeError, explain
 from needle.ops.core.base import Op
+from needle.ops.core.formula import Formula, Program, trace
 from needle.ops.index.row_sparse import RowSparse
 
 State = dict[Any, NDArray]
 """For each parameter one array of its shape; float32 where the parameter is half precision."""
+
+Arrays = Sequence[NDArray]
+
+
+class Kernel(NamedTuple):
+    """A formula that a device may compute by a kernel of its own.
+
+    Attributes:
+        name: the kernel: see ``Backend.update_kernel``.
+        formula: what it computes.
+        numbers: name and value of each flag, and the names of the other numbers with None.
+    """
+
+    name: str
+    formula: Formula
+    numbers: tuple[tuple[str, bool | None], ...]
 
 
 class Batch(NamedTuple):
     """One update, not done yet: ``run`` does it.
 
     Attributes:
-        operation: the device's method.
+        name: of the optimizer, for errors.
+        formula: what is computed.
         params: the parameters; all have gradients.
-        states: the states in the method's order, None for one that the rule does without.
-        rule: the numbers of this step.
+        states: the states in the formula's order, None for one that it does without.
+        numbers: what the formula knows as ``numbers``: floats, and flags.
         start: the value at which missing states start.
+        kernel: the device's kernel that may compute the formula; empty: none.
         climbs: whether gradients are negated first.
     """
 
-    operation: str
+    name: str
+    formula: Formula
     params: list[Any]
     states: tuple[State | None, ...]
-    rule: Any
+    numbers: dict[str, Any]
     start: float = 0.0
+    kernel: str = ""
     climbs: bool = False
+
+    def has_kernel(self, spec: Any) -> bool:
+        """Return whether the device updates parameters like this one by a kernel of its own."""
+        own = self.kernel and config.current().overrides == "on"
+        return bool(own and spec.device.backend.update_kernel(self.kernel, spec.dtype))
+
+    def rule(self, own: bool, dtype: str) -> tuple[Kernel | Program, Sequence[float]]:
+        """Return the device's kernel or the formula's program for a dtype, and its numbers."""
+        values = self.numbers
+        if not own:
+            kept = tuple(s is not None for s in self.states)
+            return trace(self.formula, kept, values, _half(dtype))
+        flags = tuple((k, x if type(x) is bool else None) for k, x in values.items())
+        floats = [x for x in values.values() if type(x) is not bool]
+        return Kernel(self.kernel, self.formula, flags), floats
+
+
+def _half(dtype: str) -> str:
+    return dtype if dtypes.as_dtype(dtype).itemsize == 2 else ""
+
+
+def numbers_dtype(own: bool, spec: Any) -> dtypes.DType:
+    """Return the dtype of the numbers of an update of parameters like this one."""
+    return dtypes.float64 if own or spec.dtype is dtypes.float64 else dtypes.float32
+
+
+def _update(
+    rule: Kernel | Program,
+    numbers: Any,
+    outs: Arrays,
+    params: Arrays,
+    grads: Arrays,
+    states: Sequence[Arrays | None],
+) -> None:
+    """Compute new parameters into outs, which may be the old ones; states change in place.
+
+    Args:
+        rule: what is computed.
+        numbers: of the rule: an array [n] on the device; for a kernel also a list.
+        outs: new parameters; these and all others are dense.
+        params: of one dtype and device.
+        grads: of their dtype.
+        states: arrays for each parameter, or None for a state that is not there.
+    """
+    backend, dtype = outs[0].device.backend, outs[0].dtype
+    if isinstance(rule, Kernel):
+        kernel = backend.update_kernel(rule.name, dtype)
+        flags = [flag for _, flag in rule.numbers if flag is not None]
+        if kernel is not None:
+            kernel(numbers, flags, outs, params, grads, *states)
+            return
+        values = iter(backend.download(numbers).tolist())
+        known = {k: next(values) if x is None else x for k, x in rule.numbers}
+        kept = tuple(s is not None for s in states)
+        rule, found = trace(rule.formula, kept, known, _half(dtype.name))
+        numbers = _numbers(found, outs[0].spec, False)
+    held = [s for s in states if s is not None]
+    backend.run_each(
+        rule.steps, list(zip(outs, *held, strict=True)),
+        list(zip(params, grads, *held, strict=True)), numbers, rule.results,
+    )  # fmt: skip
+
+
+def _numbers(values: Sequence[float], spec: Any, own: bool) -> NDArray:
+    return array(np.array(values), numbers_dtype(own, spec), spec.device)
 
 
 def run(batch: Batch) -> None:
@@ -50,33 +140,50 @@ def run(batch: Batch) -> None:
     Raises:
         ShapeError, DtypeError: naming the parameter that does not fit its gradient.
     """
-    if batch.operation == "sgd":
-        sgd(batch.params, batch.states[0], batch.rule)
-    else:
-        _step(batch.operation, batch.params, batch.states, batch.rule, batch.start)
+    if tables := check_fit(batch.name, batch.params):
+        with _by_rows(batch.params, tables, batch.states, batch.start) as params:
+            run(batch._replace(params=params))
+        return
+    prepared = []  # before anything changes: memory may run out
+    for params in by_dtype(batch.params):
+        held = [s if s is None else states_of(s, params, batch.start) for s in batch.states]
+        spec = executor.spec_of(params[0])
+        own = batch.has_kernel(spec)
+        rule, numbers = batch.rule(own, spec.dtype.name)
+        given = numbers if own else _numbers(numbers, spec, own)
+        prepared.append((params, held, rule, given, _arrays(params)))
+    for params, held, rule, given, (outs, arrays, grads) in prepared:
+        _update(rule, given, outs, arrays, grads, held)
+        for state, new in zip(batch.states, held, strict=True):
+            if state is not None and new is not None:
+                state.update(zip(params, new, strict=True))
+        _rebind(batch.name, params, outs)
 
 
 class Update(Op):
     """An optimizer's step for parameters of one dtype, as a node of the graph.
 
     Its inputs are the parameters, their gradients, each state of each parameter, and the rule's
-    numbers in order. No gradient flows through it.
+    numbers in order. No gradient flows through it. Parameters do not depend on each other: one
+    update of n of them is n updates of one.
 
     Attributes:
-        operation: the device's method.
         count: number of parameters.
-        kinds: for each state of the method whether it is there.
-        rule: the rule, with its flags; its numbers are 0.
+        kept: for each state of the formula whether it is there.
+        rule: what is computed: ``Kernel`` or ``Program``.
 
     Shapes:   params, grads, states: count of each; numbers [n] -> new params, new states
-    Dtypes:   numbers float64, states as ``states_of`` makes them
+    Dtypes:   states as ``states_of`` makes them; numbers as ``numbers_dtype`` says
     """
 
-    operation: str
     count: int
-    kinds: tuple[bool, ...]
+    kept: tuple[bool, ...]
     rule: Any
     is_differentiable = False
+
+    def infer(self, *specs: Any) -> Any:
+        n = self.count
+        return (*specs[:n], *specs[2 * n : -1])
 
     def compute(self, *arrays: Any) -> Any:
         return self.stepped(arrays, [False] * len(arrays))
@@ -89,20 +196,27 @@ class Update(Op):
         n = self.count
         *groups, (numbers,) = [arrays[i : i + n] for i in range(0, len(arrays), n)]
         params, grads, *states = groups
-        grads = [g.astype(p.dtype, copy=False) for p, g in zip(params, grads, strict=True)]
+        grads = [_dense(g.astype(p.dtype, copy=False)) for p, g in zip(params, grads, strict=True)]
         outs = [
-            p if owned and p.strides == p.spec.strides else empty_of(p.spec)
+            p if owned and _is_dense(p) else empty_of(p.spec)
             for p, owned in zip(params, free, strict=False)
         ]
         new = [
-            [x if owned else x.copy() for x, owned in zip(state, free[i * n :], strict=False)]
-            for i, state in enumerate(states, 2)
+            [x if owned and _is_dense(x) else x.copy() for x, owned in zip(s, mine, strict=True)]
+            for s, mine in ((s, free[i * n : i * n + n]) for i, s in enumerate(states, 2))
         ]
         rest = iter(new)
-        given = [next(rest) if there else None for there in self.kinds]
-        where = params[0].device.backend
-        where.update_by(self.operation, outs, params, grads, given, self.rule, numbers)
+        given = [next(rest) if there else None for there in self.kept]
+        _update(self.rule, numbers, outs, [_dense(p) for p in params], grads, given)
         return (*outs, *(x for state in new for x in state))
+
+
+def _is_dense(x: NDArray) -> bool:
+    return x.strides == x.spec.strides
+
+
+def _dense(x: NDArray) -> NDArray:
+    return x if x.strides == x.spec.strides else x.copy()
 
 
 def by_dtype(params: Sequence[Any]) -> Iterator[list[Any]]:
@@ -158,13 +272,10 @@ def _arrays(params: Sequence[Any]) -> tuple[list[NDArray], list[NDArray], list[N
     for p in params:
         alone = graph.exclusive(p)  # asked first: from here on we hold the array too
         array = executor.primal_array(p)
-        arrays.append(array)
-        outs.append(
-            array
-            if alone and array.strides == array.spec.strides
-            else empty(array.shape, array.dtype, array.device)
-        )
-        grads.append(executor.primal_array(p.grad).astype(array.dtype, copy=False))
+        dense = _is_dense(array)
+        arrays.append(array if dense else array.copy())
+        outs.append(array if alone and dense else empty(array.shape, array.dtype, array.device))
+        grads.append(_dense(executor.primal_array(p.grad).astype(array.dtype, copy=False)))
     return outs, arrays, grads
 
 
@@ -222,127 +333,3 @@ def _by_rows(
         for part in stand_ins.values():
             for state in held:
                 state.pop(part, None)
-
-
-def _step(
-    operation: str,
-    params: Sequence[Any],
-    states: Sequence[State | None],
-    rule: Any,
-    start: float = 0.0,
-) -> None:
-    """Update parameters and their states (None: no state) by the device's method of that name."""
-    if tables := check_fit(operation, params):
-        with _by_rows(params, tables, states, start) as params:
-            return _step(operation, params, states, rule, start)
-    prepared = [  # before anything changes: memory may run out
-        (batch, *_arrays(batch), [s if s is None else states_of(s, batch, start) for s in states])
-        for batch in by_dtype(params)
-    ]
-    for batch, outs, arrays, grads, held in prepared:
-        getattr(outs[0].device.backend, operation)(outs, arrays, grads, *held, rule)
-        for state, new in zip(states, held, strict=True):
-            if state is not None and new is not None:
-                state.update(zip(batch, new, strict=True))
-        _rebind(operation, batch, outs)
-
-
-def adam(params: Sequence[Any], ms: State, vs: State, rule: Adam) -> None:
-    """Update parameters that have gradients by one step of Adam.
-
-    Args:
-        params: the parameters; all have gradients.
-        ms: moving averages of the gradient; missing ones start at zero.
-        vs: moving averages of its square, likewise.
-        rule: the hyperparameters of this step.
-
-    Raises:
-        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
-    """
-    _step("adam", params, (ms, vs), rule)
-
-
-def amsgrad(params: Sequence[Any], ms: State, vs: State, tops: State, rule: Adam) -> None:
-    """Update parameters that have gradients by one step of AMSGrad.
-
-    Arguments are as for ``adam``, plus the largest averages of the square so far.
-    """
-    _step("amsgrad", params, (ms, vs, tops), rule)
-
-
-def nadam(params: Sequence[Any], ms: State, vs: State, rule: NAdam) -> None:
-    """Update parameters that have gradients by one step of NAdam; arguments as for ``adam``."""
-    _step("nadam", params, (ms, vs), rule)
-
-
-def adadelta(params: Sequence[Any], vs: State, ds: State, rule: Adadelta) -> None:
-    """Update parameters that have gradients by one step of Adadelta.
-
-    Args:
-        params: the parameters; all have gradients.
-        vs: moving averages of the gradient's square; missing ones start at zero.
-        ds: moving averages of the square of steps, likewise.
-        rule: the hyperparameters of this step.
-
-    Raises:
-        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
-    """
-    _step("adadelta", params, (vs, ds), rule)
-
-
-def sgd(params: Sequence[Any], velocities: State | None, rule: Sgd) -> None:
-    """Update parameters that have gradients by one step of gradient descent.
-
-    Args:
-        params: the parameters; all have gradients.
-        velocities: the momentum of each; missing ones start at zero. None without momentum.
-        rule: the hyperparameters of this step.
-
-    Raises:
-        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
-    """
-    if tables := check_fit("sgd", params):
-        with _by_rows(params, tables, [velocities]) as params:
-            return sgd(params, velocities, rule)
-    prepared = [  # not by ``_step``, which is slower
-        (batch, *_arrays(batch), None if velocities is None else states_of(velocities, batch))
-        for batch in by_dtype(params)
-    ]
-    for batch, outs, arrays, grads, moving in prepared:
-        outs[0].device.backend.sgd(outs, arrays, grads, moving, rule)
-        if velocities is not None and moving is not None:
-            velocities.update(zip(batch, moving, strict=True))
-        _rebind("sgd", batch, outs)
-
-
-def rmsprop(
-    params: Sequence[Any], vs: State, means: State | None, us: State | None, rule: RMSprop
-) -> None:
-    """Update parameters that have gradients by one step of RMSprop.
-
-    Args:
-        params: the parameters; all have gradients.
-        vs: moving averages of the gradient's square; missing ones start at zero.
-        means: moving averages of the gradient, likewise; None unless it is centered.
-        us: the momentum of each, likewise; None without momentum.
-        rule: the hyperparameters of this step.
-
-    Raises:
-        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
-    """
-    _step("rmsprop", params, (vs, means, us), rule)
-
-
-def adagrad(params: Sequence[Any], sums: State, start: float, rule: Adagrad) -> None:
-    """Update parameters that have gradients by one step of Adagrad.
-
-    Args:
-        params: the parameters; all have gradients.
-        sums: sums of the gradient's squares.
-        start: the value at which missing sums start.
-        rule: the hyperparameters of this step.
-
-    Raises:
-        ShapeError, DtypeError: naming the parameter that does not fit its gradient.
-    """
-    _step("adagrad", params, (sums,), rule, start)
