@@ -1,8 +1,10 @@
-"""The floors: imports go downwards only. Also: who may read the environment, and file sizes."""
+"""The floors: imports go downwards only, and files make no circle. Also: who may read the
+environment, and file sizes."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,8 +84,9 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def is_room(name: str) -> bool:
-    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists() or name == "_core"
+def is_module(dotted: str) -> bool:
+    place = PACKAGE.joinpath(*dotted.split(".")[1:])
+    return place.is_dir() or place.with_suffix(".py").exists() or dotted == "needle._core"
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -99,6 +102,7 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
+@functools.cache
 def imports(path: Path) -> list[tuple[int, str]]:
     """Every import of a file that is carried out, as (line, dotted name below needle)."""
     found = []
@@ -112,12 +116,79 @@ def imports(path: Path) -> list[tuple[int, str]]:
             if node.level:
                 parent = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parent, base] if base else parent)
-            if base == "needle":
-                names = [alias.name for alias in node.names]
-                found += [(node.lineno, f"needle.{n}" if is_room(n) else "needle") for n in names]
-            else:
-                found.append((node.lineno, base))
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            found += [(node.lineno, name if is_module(name) else base) for name in names]
     return [(line, name) for line, name in found if name.split(".")[0] == "needle"]
+
+
+LAZY = {
+    "backend": "devices are loaded when first asked for; defaults of the contract use arrays",
+    "backend.course": "the operators of arrays make arrays",
+    "backend.cuda": "a GPU's files are loaded with the first GPU",
+    "backend.fused": "a default of the contract, made of arrays",
+    "backend.ndarray": "only other libraries need DLPack",
+    "cli": "each command loads what it needs",
+    "core": "the native module may be missing",
+    "data.loader": "only worker processes need it",
+    "data.samplers": "only a sampler with weights needs it",
+    "inspection": "pictures are for notebooks only",
+    "methods": "the standard's names, when a program asks for them",
+    "nn.registry": "pictures are for notebooks only",
+    "ops.core.base": "what is promoted, broadcast and summed for an op goes through ops",
+    "ops.core.operands": "what is promoted goes through an op",
+    "ops.index.indexing": "only gradients by rows need it",
+    "tools.doctor": "it reports whether the package can be imported",
+    "tools.replay": "it reads the generator in the process that trains",
+    "tools.run": "it times imports",
+}
+"""Files that import others inside functions, and why."""
+
+
+@functools.cache
+def late(path: Path) -> frozenset[int]:
+    """Return the lines of a file's imports that are inside functions."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, kinds)]
+    parts = [part for function in functions for part in ast.walk(function)]
+    return frozenset(n.lineno for n in parts if isinstance(n, (ast.Import, ast.ImportFrom)))
+
+
+def circle(files: list[Path], lazy: dict[str, str]) -> set[str]:
+    """Return modules on circles of imports, and between them; those of lazy files count not."""
+    left = {}
+    for path in files:
+        module = module_of(path)
+        skipped = late(path) if module.removeprefix("needle.") in lazy else set()
+        names = {name for line, name in imports(path) if line not in skipped}
+        left[module] = names - {module, "needle"}
+    while free := [name for name, below in left.items() if not below & left.keys()]:
+        for name in free:
+            del left[name]
+    return {name for name in left if any(name in below for below in left.values())}
+
+
+def test_files_make_no_circle():
+    assert not circle(FILES, LAZY)
+
+
+def test_a_circle_of_files_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("test_floors.PACKAGE", tmp_path)
+    (tmp_path / "ops").mkdir()
+    files = [tmp_path / "ops" / f"{name}.py" for name in "abc"]
+    files[0].write_text("from needle.ops.b import f\n")
+    files[1].write_text("def f():\n    from needle.ops import a\n")
+    files[2].write_text("from needle.ops import a\n")
+    assert circle(files, {}) == {"needle.ops.a", "needle.ops.b"}
+    assert not circle(files, {"ops.b": "a reason"})
+
+
+def test_imports_inside_functions_have_a_reason():
+    found = {
+        module_of(path).removeprefix("needle.")
+        for path in FILES
+        if any(line in late(path) for line, _ in imports(path))
+    }
+    assert found == LAZY.keys()
 
 
 def complaint(importer: str, imported: str) -> str | None:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from needle import executor, ops
 from needle.errors import ArgumentError
-from needle.nn.activation import LeakyReLU, ReLU
+from needle.nn.activation import Identity, LeakyReLU, ReLU
 from needle.nn.containers import Sequential
 from needle.nn.conv import Conv, _ConvNd, _Straight
 from needle.nn.image_norm import BatchNorm2d
-from needle.nn.layers import Identity, Linear
+from needle.nn.layers import Linear
 from needle.nn.module import Module, search
 from needle.nn.norm import BatchNorm1d
 from needle.tensors import Parameter

@@ -13,6 +13,7 @@ from needle import executor, init, ops
 from needle.backend.axes import axes_of, integer, normalise_index
 from needle.errors import ArgumentError, OptionError, ShapeError, explain
 from needle.executor import shape_of
+from needle.nn.activation import activation
 from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes
 from needle.ops.core.attributes import flag
@@ -24,25 +25,12 @@ if TYPE_CHECKING:
 _MATMUL_BIAS = ops.MatMulBias.of()
 
 
-class Identity(Module):
-    """Return x as it is.
-
-    >>> print(nn.Identity()(Tensor([1.0, 2.0])))
-    [1. 2.]
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-
 def _activation(owner: str, act: Any) -> Module | None:
     """Return an activation that was given by name, or as a module.
 
     Raises:
         ArgumentError: if it is neither.
     """
-    from needle.nn.activation import activation  # which needs this file
-
     if act is None or isinstance(act, Module):
         return act
     if not isinstance(act, str):

@@ -24,6 +24,7 @@ from needle.backend.cuda.driver import Driver, Event, NoMemory, Triple
 from needle.backend.cuda.errors import Pending
 from needle.backend.cuda.geometry import Geometry, geometry, pack
 from needle.backend.cuda.jit import Unit
+from needle.backend.cuda.launch import THREADS, Family, Launcher, aligned, blocks_for, dense
 from needle.backend.cuda.pinned import Pinned
 from needle.backend.cuda.streams import Streams
 from needle.backend.cuda.table import BITS, CPP
@@ -32,9 +33,7 @@ from needle.backend.ndarray import empty_of
 from needle.dtype import ALL, DType
 from needle.errors import DtypeError
 
-THREADS = 256
 MOST_PREPARED = 4096
-Family = Callable[[], Iterable[str]]
 
 
 class CudaBackend(Backend):
@@ -313,21 +312,6 @@ class CudaBackend(Backend):
         fused.run_each(self, code, outs, inputs, numbers, results)
 
 
-def dense(*arrays: Any) -> list[Any]:
-    """Return arrays in C order without gaps, copied where needed."""
-    return [x if x.is_dense() else x.copy() for x in arrays]
-
-
-def aligned(*places: int) -> bool:
-    """Return whether all addresses are multiples of 16."""
-    return not any(place % 16 for place in places)
-
-
-def blocks_for(count: int, each: int = 1, threads: int = THREADS) -> int:
-    """Return the number of blocks for ``count`` elements, ``each`` per thread."""
-    return -(-count // (threads * each))
-
-
 def _all_of(kind: DType) -> Family:
     """Return the family of all functions of a dtype."""
     name, width = CPP[kind], 16 // kind.itemsize
@@ -377,7 +361,7 @@ def _batches(g: Geometry) -> int:
     return g.shape[0] if len(g.shape) == 3 else 1
 
 
-def _transpose(backend: CudaBackend, kind: str, g: Geometry, places: Sequence[int]) -> None:
+def _transpose(backend: Launcher, kind: str, g: Geometry, places: Sequence[int]) -> None:
     rows, columns = g.shape[-2:]
     out_batch, x_batch = ((row[0] if len(row) == 3 else 0) for row in g.strides)
     backend.launch(

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from needle import devices
 from needle import dtype as dtypes
 from needle.backend.array import dense_strides, make_array, make_spec
-from needle.backend.cuda.arena import Foreign
+from needle.backend.cuda.arena import Foreign, address
+from needle.backend.cuda.launch import Launcher
 from needle.errors import DeviceError, ExchangeError
 
 if TYPE_CHECKING:
-    from needle.backend.cuda.backend import CudaBackend
     from needle.backend.ndarray import NDArray
 
 NO_SYNC, LEGACY = -1, 1
@@ -89,7 +89,7 @@ _given: dict[int, tuple[Any, ...]] = {}
 
 
 def give(
-    backend: CudaBackend,
+    backend: Launcher,
     x: NDArray,
     stream: Any = None,
     max_version: tuple[int, int] | None = None,
@@ -109,8 +109,6 @@ def give(
         ExchangeError: for a stream that the standard does not allow, such as 0; and for read-only
             memory, if the reader only knows versions without a read-only flag.
     """
-    from needle.backend.cuda.backend import address
-
     reader = _reader(x, stream)
     x = x.copy() if copy else x
     name = VERSIONED if max_version is not None and max_version >= VERSION else PLAIN
@@ -182,7 +180,7 @@ for _called_at_exit in (_deleter, _destructor):  # maybe when this module is gon
 # ---- taking ----------------------------------------------------------------------------
 
 
-def take(backend: CudaBackend, x: Any) -> NDArray:
+def take(backend: Launcher, x: Any) -> NDArray:
     """Return an array over the memory of another library's array on this device.
 
     The other library gets it back when no tensor holds it and no stream uses it anymore.
@@ -224,7 +222,7 @@ def take(backend: CudaBackend, x: Any) -> NDArray:
     return make_array(make_spec(kind, devices.as_device(backend.name), shape), handle, 0, strides)
 
 
-def _read(backend: CudaBackend, tensor: Any) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+def _read(backend: Launcher, tensor: Any) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
     """Return dtype, shape and strides."""
     found = (tensor.device.type, tensor.device.number)
     if found != backend.driver.properties.dlpack:

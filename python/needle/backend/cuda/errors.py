@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from needle import config
 from needle.backend.cuda.driver import Event
+from needle.backend.cuda.launch import Launcher
 from needle.errors import IndexRangeError, user_line
 
 if TYPE_CHECKING:
-    from needle.backend.cuda.backend import CudaBackend
     from needle.backend.cuda.pinned import Buffer
 
 POSITION_BITS = 40  # as in index.cu
@@ -42,7 +42,7 @@ class _Look(NamedTuple):
 class Pending:
     """The word, and the calls of the tickets in it."""
 
-    def __init__(self, backend: CudaBackend) -> None:
+    def __init__(self, backend: Launcher) -> None:
         self.backend = backend
         self.word = backend.allocate(8)
         self._clear()

@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from needle import dtype as dtypes
+from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import geometry, pack
 from needle.backend.cuda.jit import Unit
+from needle.backend.cuda.launch import Launcher, blocks_for
 from needle.backend.cuda.table import CPP
 from needle.backend.fused import (
     CASTS,
@@ -26,9 +28,6 @@ from needle.backend.fused import (
 )
 from needle.dtype import DType
 
-if TYPE_CHECKING:
-    from needle.backend.cuda.backend import CudaBackend
-
 Kinds = tuple[DType, ...]
 
 PIECE = 1024  # as in tensors.cuh
@@ -37,15 +36,13 @@ MOST_TENSORS, PARAMETERS = 48, 4096
 
 
 def run(
-    backend: CudaBackend,
+    backend: Launcher,
     program: Program,
     outs: Sequence[Any],
     inputs: Sequence[Any],
     results: Sequence[int] | None = None,
 ) -> None:
     """Run a program; see ``Backend.run_fused``. Results are those of its steps one by one."""
-    from needle.backend.cuda.backend import address, blocks_for
-
     g = geometry(outs[0].shape, *[x.strides for x in (*outs, *inputs)])
     places = result_registers(program, len(outs), len(inputs), results)
     name, text = source(
@@ -58,7 +55,7 @@ def run(
     backend.launch(found, blocks_for(g.count), *addresses, g.words)
 
 
-def _loaded(backend: CudaBackend, name: str, expression: str, text: str) -> Any:
+def _loaded(backend: Launcher, name: str, expression: str, text: str) -> Any:
     found = backend.functions.get((name, expression))
     if found is None:
         found = backend.driver.load(Unit("elementwise.cu", (expression,), text))[expression]
@@ -141,7 +138,7 @@ def _literal(text: str, kind: DType) -> str:
 
 
 def run_each(
-    backend: CudaBackend,
+    backend: Launcher,
     program: Program,
     outs: Sequence[Sequence[Any]],
     inputs: Sequence[Sequence[Any]],
@@ -228,7 +225,7 @@ RULES: dict[str, Callable[[Sequence[float], Sequence[bool]], bytes]] = {"adam": 
 """What makes the struct of an optimizer's numbers in update.cu, from those of its formula."""
 
 
-def kernel_of(backend: CudaBackend, name: str) -> Callable[..., None] | None:
+def kernel_of(backend: Launcher, name: str) -> Callable[..., None] | None:
     """Return an optimizer's kernel; see ``Backend.update_kernel``."""
     return partial(_update, backend, name) if name in RULES else None
 
@@ -238,7 +235,7 @@ def _family() -> Iterable[str]:
 
 
 def _update(
-    backend: CudaBackend, name: str, numbers: Any, flags: Sequence[bool], *columns: Any
+    backend: Launcher, name: str, numbers: Any, flags: Sequence[bool], *columns: Any
 ) -> None:
     if hasattr(numbers, "handle"):
         numbers = backend.download(numbers).tolist()

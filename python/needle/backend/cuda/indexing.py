@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from needle.backend import Describe
 from needle.backend.array import dense_strides
 from needle.backend.cuda import sorting
+from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import geometry, select
+from needle.backend.cuda.launch import Family, Launcher, blocks_for
 from needle.backend.cuda.table import BITS, CPP
 from needle.dtype import FLOATS, INTEGERS
 from needle.errors import IndexRangeError
 
-if TYPE_CHECKING:
-    from needle.backend.cuda.backend import CudaBackend
-
-Family = Callable[[], Iterable[str]]
 INDEX_TYPES = tuple(CPP[kind] for kind in INTEGERS)
 
 
-def gather(backend: CudaBackend, out: Any, x: Any, index: Any, axis: int) -> int:
+def gather(backend: Launcher, out: Any, x: Any, index: Any, axis: int) -> int:
     """Pick along an axis; see ``Backend.gather``. Bad indices are raised later: ``errors.py``."""
-    from needle.backend.cuda.backend import address, blocks_for
-
     if not out.size:
         return -1
     without_axis = tuple(0 if i == axis else s for i, s in enumerate(x.strides))
@@ -59,14 +55,12 @@ def _gathers(index_kind: str) -> Iterable[str]:
     return [f"gather<{kind}, {index_kind}, i32>" for kind in BITS.values()]
 
 
-def scatter_add(backend: CudaBackend, out: Any, index: Any, updates: Any, axis: int) -> int:
+def scatter_add(backend: Launcher, out: Any, index: Any, updates: Any, axis: int) -> int:
     """Add at indices; see ``Backend.scatter_add``. The order of additions is that of updates.
 
     Updates are sorted by where they go (the axes along which the index does not change move as
     whole rows), then each place adds up its own.
     """
-    from needle.backend.cuda.backend import address, blocks_for
-
     if not updates.size:
         return -1
     moving = [
@@ -109,14 +103,14 @@ def _sums() -> Iterable[str]:
 
 
 def check_range(
-    backend: CudaBackend, x: Any, low: int, high: int, kept: int | None, describe: Describe
+    backend: Launcher, x: Any, low: int, high: int, kept: int | None, describe: Describe
 ) -> None:
     """See ``Backend.check_range``; the error is raised later."""
     kernel = ("check_range", CPP[x.dtype], _ranges)
     _check(backend, x, kernel, describe, low, high, int(kept is not None), kept or 0)
 
 
-def check_whole(backend: CudaBackend, x: Any, describe: Describe) -> None:
+def check_whole(backend: Launcher, x: Any, describe: Describe) -> None:
     """See ``Backend.check_whole``; the error is raised later."""
     _check(backend, x, ("check_whole", CPP[x.dtype], _whole), describe)
 
@@ -130,10 +124,8 @@ def _whole() -> Iterable[str]:
 
 
 def _check(
-    backend: CudaBackend, x: Any, kernel: tuple[str, str, Family], describe: Describe, *parts: int
+    backend: Launcher, x: Any, kernel: tuple[str, str, Family], describe: Describe, *parts: int
 ) -> None:
-    from needle.backend.cuda.backend import address, blocks_for
-
     g = geometry(x.shape, x.strides, keep_order=True)
     if not g.count:
         return

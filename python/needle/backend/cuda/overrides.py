@@ -13,8 +13,9 @@ from needle import dtype as dtypes
 from needle.backend import kernels, override
 from needle.backend.axes import normalise_axes
 from needle.backend.cuda import reductions
-from needle.backend.cuda.backend import address, aligned, blocks_for, dense
+from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import geometry, power_of_two
+from needle.backend.cuda.launch import aligned, blocks_for, dense
 from needle.backend.cuda.table import CPP
 from needle.backend.index_errors import bad_label
 from needle.backend.ndarray import NDArray, empty, empty_of

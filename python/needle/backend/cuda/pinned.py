@@ -11,17 +11,15 @@ import weakref
 from collections import deque
 from math import prod
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from needle import dtype as dtypes
 from needle.backend.cuda.driver import Event, NoMemory
 from needle.backend.cuda.geometry import power_of_two
+from needle.backend.cuda.launch import Launcher
 from needle.errors import OutOfMemoryError, explain
-
-if TYPE_CHECKING:
-    from needle.backend.cuda.backend import CudaBackend
 
 PIECE = 16 << 20
 """Larger copies use several buffers: one is filled while another is copied."""
@@ -65,7 +63,7 @@ class Lease:
 class Pinned:
     """The pinned buffers of a device, by powers of two."""
 
-    def __init__(self, backend: CudaBackend) -> None:
+    def __init__(self, backend: Launcher) -> None:
         self.backend, self.driver = backend, backend.driver
         self.free: dict[int, list[Buffer]] = {}
         self.busy: deque[Buffer] = deque()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import Geometry, geometry, pack
+from needle.backend.cuda.launch import Launcher
 from needle.backend.cuda.table import CPP
 from needle.dtype import DType
 from needle.errors import DtypeError
-
-if TYPE_CHECKING:
-    from needle.backend.cuda.backend import CudaBackend
 
 TILES = {
     "large": (128, 128, 8, 8, 8),
@@ -21,10 +20,8 @@ TILES = {
 """Rows, columns and depth of a block's tile, rows and columns of a thread's."""
 
 
-def matmul(backend: CudaBackend, out: Any, a: Any, b: Any) -> None:
+def matmul(backend: Launcher, out: Any, a: Any, b: Any) -> None:
     """Multiply; see ``Backend.matmul``."""
-    from needle.backend.cuda.backend import address
-
     if out.dtype.kind == "b":
         raise DtypeError(f"matmul: not supported for bool on {backend.name}")
     if not out.size:
@@ -47,7 +44,7 @@ def matmul(backend: CudaBackend, out: Any, a: Any, b: Any) -> None:
     )
 
 
-def _tile(backend: CudaBackend, m: int, n: int, batches: int, kind: DType) -> str:
+def _tile(backend: Launcher, m: int, n: int, batches: int, kind: DType) -> str:
     """Return the largest tile that leaves every multiprocessor a block."""
     for name in ("large", "medium"):
         rows, columns = TILES[name][:2]
@@ -79,17 +76,15 @@ COLUMNS = (256, 128)
 """Columns of a block's tile, and its number of threads."""
 
 
-def _for_tensor_cores(backend: CudaBackend, kind: DType, m: int, n: int, k: int) -> bool:
+def _for_tensor_cores(backend: Launcher, kind: DType, m: int, n: int, k: int) -> bool:
     """Return whether the product is of 16-bit floats and worth a block's tile."""
     half = kind.kind == "f" and kind.itemsize == 2
     return half and backend.driver.properties.tensor_cores and min(m, n, k) >= 32
 
 
 def _on_tensor_cores(
-    backend: CudaBackend, out: Any, a: Any, b: Any, sizes: bytes, batches: Geometry
+    backend: Launcher, out: Any, a: Any, b: Any, sizes: bytes, batches: Geometry
 ) -> None:
-    from needle.backend.cuda.backend import address
-
     m, n = out.shape[-2:]
     a_deep, a_wide = _layout(a, a.ndim - 2, a.ndim - 1)
     b_deep, b_wide = _layout(b, b.ndim - 1, b.ndim - 2)
@@ -109,7 +104,7 @@ def _tc_shared(kind: DType, columns: int) -> int:
     return STAGES * DEPTH * (ROWS + columns) * kind.itemsize
 
 
-def _columns(backend: CudaBackend, m: int, n: int, batches: int) -> int:
+def _columns(backend: Launcher, m: int, n: int, batches: int) -> int:
     """Return the widest tile that leaves one for every multiprocessor."""
     for columns in COLUMNS:
         tiles = -(-m // ROWS) * -(-n // columns) * batches
@@ -123,8 +118,6 @@ def _layout(x: Any, across: int, depth: int) -> tuple[bool, bool]:
 
     The latter requires that every line starts and ends on a boundary of 16 bytes.
     """
-    from needle.backend.cuda.backend import address
-
     deep = x.strides[depth] == 1 or x.strides[across] != 1
     dense = depth if deep else across
     steps = [x.strides[i] for i in range(x.ndim) if i != dense and x.shape[i] > 1]

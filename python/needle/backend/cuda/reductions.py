@@ -6,13 +6,12 @@ Sums add in an order that does not change from run to run: there are no float at
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import Geometry, geometry, power_of_two, select
+from needle.backend.cuda.launch import Launcher, blocks_for
 from needle.backend.cuda.table import CPP
-
-if TYPE_CHECKING:
-    from needle.backend.cuda.backend import CudaBackend
 
 KERNELS = {
     "sum": "Sum", "mean": "Mean", "prod": "Prod", "max": "Max", "min": "Min", "any": "Any",
@@ -27,10 +26,8 @@ MAX_PARTS = 4096
 STATE_BYTES = 24
 
 
-def reduce(backend: CudaBackend, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
+def reduce(backend: Launcher, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
     """Reduce x over axes; see ``Backend.reduce``."""
-    from needle.backend.cuda.backend import address
-
     if not out.size:
         return
     kept_axes = [i for i in range(x.ndim) if i not in axes]
@@ -77,8 +74,6 @@ def _along(kept: Geometry, reduced: Geometry) -> bool:
 
 def _each(x: Any, kept: Geometry, reduced: Geometry, along: bool) -> int:
     """Return the number of neighbours that a thread reads at once: elements or outputs."""
-    from needle.backend.cuda.backend import address
-
     itemsize = x.dtype.itemsize
     width = 16 // itemsize if along else 2 if itemsize == 8 else 4
     if len(reduced.shape) != 1 or address(x) % (width * itemsize):
@@ -126,10 +121,8 @@ def _family(kind: str) -> Iterable[str]:
 SCANS = {"cumsum": "CumSum", "cumprod": "CumProd", "cummax": "CumMax", "cummin": "CumMin"}
 
 
-def scan(backend: CudaBackend, function: str, out: Any, x: Any, axis: int) -> None:
+def scan(backend: Launcher, function: str, out: Any, x: Any, axis: int) -> None:
     """Cumulate along an axis; see ``Backend.scan``."""
-    from needle.backend.cuda.backend import address, blocks_for
-
     if not x.size:
         return
     others = [i for i in range(x.ndim) if i != axis]

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import geometry, power_of_two, select
+from needle.backend.cuda.launch import Launcher, blocks_for
 from needle.backend.cuda.table import CPP
+from needle.backend.ndarray import empty
 
 if TYPE_CHECKING:
     from needle.backend.cuda.arena import Block
-    from needle.backend.cuda.backend import CudaBackend
 
 CHUNK = 1024
 
 
 def sort_pairs(
-    backend: CudaBackend, keys: Block, indices: Block, total: int, length: int
+    backend: Launcher, keys: Block, indices: Block, total: int, length: int
 ) -> tuple[Block, Block]:
     """Sort lines of (key, index) by key, and by index where keys are equal.
 
@@ -30,8 +32,6 @@ def sort_pairs(
     Returns:
         The sorted keys and indices, in these or in other blocks.
     """
-    from needle.backend.cuda.backend import blocks_for
-
     chunk = min(CHUNK, max(2, power_of_two(length)))
     chunks = -(-length // chunk)
     backend.launch(
@@ -52,12 +52,8 @@ def sort_pairs(
     return keys, indices
 
 
-def sort(
-    backend: CudaBackend, values: Any, indices: Any, x: Any, axis: int, descending: bool
-) -> None:
+def sort(backend: Launcher, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
     """Sort along an axis; see ``Backend.sort``."""
-    from needle.backend.cuda.backend import address, blocks_for
-    from needle.backend.ndarray import empty
 
     if not values.size:
         return

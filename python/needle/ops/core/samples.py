@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from needle.errors import ShapeError
+
 if TYPE_CHECKING:
     from needle.typing import Numpy
 
@@ -73,7 +75,6 @@ def binary_samples(
     gradient: bool = True,
 ) -> Callable[[], list[Sample]]:
     """Return samples of a function of two operands that broadcast, and one that does not."""
-    from needle.errors import ShapeError
 
     def samples() -> list[Sample]:
         a, b = second or (low, high)

@@ -21,6 +21,7 @@ from needle.ops.core.attributes import flag
 from needle.ops.core.base import Op, sum_to
 from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, integers, uniform
+from needle.ops.shape.movement import reshape
 
 if TYPE_CHECKING:
     from needle.typing import DTypeLike, Gradients, NDArray, Numpy, Operand, Tensor
@@ -187,7 +188,6 @@ class Take(Op):
 def _by_rows(index: Any, updates: Any, shape: tuple[int, ...]) -> Any:
     """Return the result of TakeGrad along axis 0 as a ``RowSparse``."""
     from needle.ops.index.row_sparse import RowSparse
-    from needle.ops.shape.movement import reshape
 
     size = index.spec.size
     return RowSparse(
@@ -365,8 +365,6 @@ def take_along_dim(x: Tensor, index: Any, axis: int | None = None) -> Tensor:
     x, index = as_tensors((x, beside(x, index)), "take_along_dim")
     if axis is not None:
         return gather(x, index, axis)
-    from needle.ops.shape.movement import reshape
-
     return gather(reshape(x, (x.spec.size,)), reshape(index, (index.spec.size,)), 0)
 
 
@@ -424,8 +422,6 @@ def take(x: Any, index: Any, axis: int | None = None) -> Tensor:
     """
     index = beside(x, index)
     if axis is None:
-        from needle.ops.shape.movement import reshape
-
         x, axis = reshape(x, (executor.spec_of(x).size,)), 0
     axis = normalise_axis(axis, len(shape_of(x)))
     return _picked(Take.of(axis), axis, True, x, index)

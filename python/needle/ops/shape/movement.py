@@ -20,7 +20,7 @@ from needle.dtype import DType, as_dtype
 from needle.errors import ArgumentError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either
-from needle.ops.core.base import KINDS, Linear, Op
+from needle.ops.core.base import KINDS, Linear, Op, sum_to
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:
@@ -118,8 +118,6 @@ class BroadcastTo(Linear):
         return x.broadcast_to(self.shape)
 
     def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
-        from needle.ops.core.base import sum_to
-
         return (sum_to(out_grad, out.node.inputs[0].spec.shape),)
 
 
