@@ -183,3 +183,9 @@ def test_linear_gives_gradients_as_a_product_and_a_sum(isa):
     (leaves[0] @ leaves[1] + leaves[2]).tanh().sum().backward()
     for grad, leaf in zip(found, leaves, strict=True):
         np.testing.assert_array_equal(grad.numpy(), leaf.grad.numpy())
+
+
+def test_a_wrong_product_names_the_parameter(isa):
+    layer = ndl.nn.Linear(5, 2)
+    with pytest.raises(ShapeError, match='inner sizes differ(.|\n)*parameter "weight"'):
+        layer(ndl.zeros(8, 3))

@@ -113,6 +113,16 @@ class MatMulBias(Composite):
     def setup(self) -> None:
         self.kind = KINDS["matmul"]
 
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = super().prepare(inputs)
+        specs = [executor.spec_of(x) for x in found[:2]]
+        if specs[0].device == specs[1].device:
+            try:
+                _MATMUL.infer(*specs)
+            except ShapeError as error:  # which then names parameters
+                raise error.about(found[:2]) from None
+        return found
+
     def expand(self, a: Tensor, b: Tensor, bias: Tensor) -> Any:
         out = executor.apply(_MATMUL, a, b)
         width = shape_of(out)[-1:]
