@@ -35,6 +35,9 @@ class Launcher(Protocol):
     def copy(self, out: Any, x: Any) -> Any:
         """Copy x to out; see ``Backend.copy``."""
 
+    def download(self, x: Any) -> Any:
+        """Return the values of x; see ``Backend.download``."""
+
     def synchronize(self) -> None:
         """Wait for all work; report what went wrong in it."""
 
