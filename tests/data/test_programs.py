@@ -133,7 +133,8 @@ def test_commands_draw_and_profile_a_program(tmp_path, capsys):
     assert "measured us" in capsys.readouterr().out
     assert "relu" in Path(trace).read_text()
     program = ndl.load_program(path)
-    assert [row.op for row in ndl.forecast(program, ndl.zeros(5, 4)).rows].count("matmul") >= 1
+    ops = [row.op for row in ndl.forecast(program, ndl.zeros(5, 4)).rows]
+    assert any(op.startswith("matmul") for op in ops)  # where kernels are joined: matmul + add
     with pytest.raises(ShapeError, match="argument 0"):
         ndl.profile(program, ndl.zeros(4, 4))
 
