@@ -30,6 +30,7 @@ WITHOUT_SAMPLES = {
     "Again": "a second run of a checkpoint within a trace: tests/compile",
     "Placeholder": "a source of a program: tests/compile",
     "Feed": "a source of a static graph: tests/graph/test_static.py",
+    "MatMulEpilogue": "made by a pass of programs: tests/compile",
     "Finite": "stops a program: tests/train",
     "Update": "a step of an optimizer as a node: tests/compile",
     "_Outside": "the result of a compiled function: tests/compile",

@@ -13,8 +13,7 @@ from needle import core
 from needle.backend import kernels, override
 from needle.backend.ndarray import NDArray
 
-assert core.native is not None
-for _op, _function in core.native.overrides.items():
+for _op, _function in core.native.overrides.items() if core.native is not None else ():
     override("cpu", _op)(_function)
 
 
