@@ -66,16 +66,10 @@ enum Reduction : int32_t {
 };
 enum Scan : int32_t { kCumSum, kCumProd, kScans };
 
-// The state of numpy.random.MT19937, as it lies in memory.
-struct MersenneTwister {
-  static constexpr int kWords = 624;
-  uint32_t key[kWords];
-  int32_t place;  // of the next word in key; kWords: none is left
-};
 enum Cell : int32_t { kTanhCell, kReluCell, kGruCell, kLstmCell, kCells };
-enum ProductGrad : int32_t { kProductGrad, kRunningProductGrad };
+enum SoftmaxKind : int32_t { kSoftmax, kLogSoftmax, kLogSumExp };
+enum NormKind : int32_t { kLayerNorm, kRmsNorm };
 enum PadMode : int32_t { kPadZeros, kPadReflect, kPadSymmetric, kPadEdge, kPadWrap, kPadModes };
-enum Draw : int32_t { kDrawUniform, kDrawNormal, kDrawIntegers, kDrawOrder };
 
 // A view without its address. Strides are in elements and may be zero or negative. The pointers
 // are read during planning only.
@@ -199,15 +193,8 @@ struct Kernels {
                             const Operand* inputs, int32_t n_inputs);
   const char* (*plan_copy)(Plan*, const Operand& out, const Operand& x);  // casts; any strides out
   const char* (*plan_fill)(Plan*, const Operand& out, double value);      // any strides out
-  // out[i] = start + i * step in int64 (is_whole) or float64, in C order; out is int32 or int64 (if
-  // is_whole), float32 or float64.
-  const char* (*plan_ramp)(Plan*, const Operand& out, bool is_whole, double start, double step);
   // Philox blocks from counter + offset on. buffers: out, {key, counter} (two uint64).
   const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t offset);
-  // The draws of numpy.random: random_sample, standard_normal (both float32; normal numbers come in
-  // pairs, and none is left from before), randint from [low, low + last], permutation (both int64).
-  // buffers: out, the MersenneTwister, whose state advances.
-  const char* (*plan_draw)(Plan*, int32_t draw, const Operand& out, int64_t low, uint32_t last);
 
   // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them
   // (position in C order). kMean, and sums of float16/bfloat16, accumulate in float32 or wider.
@@ -219,10 +206,6 @@ struct Kernels {
   // as the values. Of equal ones the last; NaN is better than any. buffers: values, positions, x.
   const char* (*plan_extremes)(Plan*, const Operand& values, const Operand& x, int32_t axis,
                                bool largest);
-  // dx of a product, or of running products, along an axis. x and dx are dense, g has x's shape
-  // (stride 0 where it does not vary); floating. buffers: dx, x, g.
-  const char* (*plan_product_grad)(Plan*, int32_t kind, const Operand& x, const Operand& g,
-                                   int32_t axis);
   // out [..., m, n], a [..., m, k], b [..., k, n]; batch axes equal or stride 0.
   const char* (*plan_matmul)(Plan*, const Operand& out, const Operand& a, const Operand& b);
   // The same of two matrices of float32 or float64, added to what out holds.
@@ -376,9 +359,6 @@ struct Kernels {
   // buffers: counts, x; and out, starts (int64, for each block and the end), x.
   const char* (*plan_count_true)(Plan*, const Operand& x);
   const char* (*plan_find_true)(Plan*, const Operand& x);
-  // Where values (dense) go into edges (dense, ascending, NaN last), before equal ones or after.
-  // buffers: out (int64), edges, values.
-  const char* (*plan_searchsorted)(Plan*, const Operand& edges, const Operand& values, bool right);
   // x where column - row <= k (upper: >= k) in the last two axes, else zero. buffers: out, x.
   const char* (*plan_triangle)(Plan*, const Operand& out, const Operand& x, int64_t k, bool upper);
   // x with what `mode` says around it; before: how much per axis. Each axis of x has as much as is
@@ -390,5 +370,27 @@ struct Kernels {
   const char* (*plan_matmul_epilogue)(Plan*, const Operand& out, const Operand& a, const Operand& b,
                                       const Epilogue&);
 };
+
+// The functions in the table, in its order.
+// clang-format off
+#define NEEDLE_KERNELS(KERNEL) \
+  KERNEL(set_threads) KERNEL(set_alone) KERNEL(set_products) KERNEL(set_streaming_bytes) \
+  KERNEL(count_as_zen) KERNEL(contiguous) KERNEL(plan_elementwise) KERNEL(plan_fused) \
+  KERNEL(plan_copy) KERNEL(plan_fill) KERNEL(plan_random_bits) KERNEL(plan_reduce) \
+  KERNEL(plan_scan) KERNEL(plan_extremes) KERNEL(plan_matmul) KERNEL(plan_matmul_add) \
+  KERNEL(plan_gather) KERNEL(plan_scatter_add) KERNEL(plan_sort) KERNEL(plan_softmax) \
+  KERNEL(plan_softmax_grad) KERNEL(plan_cross_entropy) KERNEL(plan_cross_entropy_grad) \
+  KERNEL(plan_layer_norm) KERNEL(plan_layer_norm_grad) KERNEL(plan_batch_norm) \
+  KERNEL(plan_batch_norm_grad) KERNEL(plan_convolution) KERNEL(plan_max_pool) \
+  KERNEL(plan_max_pool_grad) KERNEL(plan_batch_norm_relu) KERNEL(plan_batch_norm_relu_grad) \
+  KERNEL(plan_max_pool_take) KERNEL(plan_avg_pool) KERNEL(plan_avg_pool_grad) \
+  KERNEL(plan_group_norm) KERNEL(plan_group_norm_grad) KERNEL(plan_move_images) \
+  KERNEL(plan_erase_images) KERNEL(plan_normalise_images) KERNEL(plan_resize_images) \
+  KERNEL(plan_jitter_images) KERNEL(plan_augment_images) KERNEL(plan_recurrent) \
+  KERNEL(plan_recurrent_grad) KERNEL(plan_attention) KERNEL(plan_attention_grad) KERNEL(adam) \
+  KERNEL(sgd) KERNEL(plan_banded) KERNEL(plan_put) KERNEL(plan_linear_index) \
+  KERNEL(plan_check_range) KERNEL(plan_count_true) KERNEL(plan_find_true) KERNEL(plan_triangle) \
+  KERNEL(plan_pad) KERNEL(plan_matmul_epilogue)
+// clang-format on
 
 }  // namespace needle

@@ -7,9 +7,6 @@
 namespace needle {
 namespace {
 
-enum SoftmaxKind : int32_t { kSoftmax, kLogSoftmax, kLogSumExp };
-enum NormKind : int32_t { kLayerNorm, kRmsNorm };
-
 Name eps_name("eps"), groups_name("groups"), ignored_name("ignore_index"), keep_name("keepdims"),
     smoothing_name("label_smoothing"), correction_name("correction");
 

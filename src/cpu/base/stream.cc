@@ -9,7 +9,7 @@
 #include <cpuid.h>
 #endif
 
-#include "elementwise/elementwise.h"
+#include "base/table.h"
 #include "base/stream.h"
 
 namespace needle::NEEDLE_ISA {

@@ -1,7 +1,7 @@
 // Convolution: reads the geometry and chooses the algorithm, from the geometry alone.
 #include "conv/conv.h"
 
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "elementwise/elementwise.h"
+#include "base/table.h"
 #include "elementwise/fused.h"
 #include "isa/lanes.h"
 #include "base/rows.h"

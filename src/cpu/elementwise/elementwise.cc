@@ -1,6 +1,6 @@
 // Planning one elementwise function: contiguous operands and rows go straight to a loop, the rest
 // becomes a tile program of one instruction.
-#include "elementwise/elementwise.h"
+#include "base/table.h"
 
 #include <algorithm>
 #include <numeric>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "elementwise/elementwise.h"
+#include "base/table.h"
 #include "base/spans.h"
 #include "base/stream.h"
 

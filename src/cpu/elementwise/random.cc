@@ -2,7 +2,7 @@
 // as 1, 2, 3", 2011). Block i of four words is a function of the key and counter + i alone.
 #include <algorithm>
 
-#include "elementwise/elementwise.h"
+#include "base/table.h"
 #include "base/threads.h"
 
 namespace needle::NEEDLE_ISA {

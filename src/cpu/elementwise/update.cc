@@ -4,7 +4,7 @@
 #include <initializer_list>
 
 #include "base/axes.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

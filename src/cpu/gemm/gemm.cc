@@ -9,7 +9,7 @@
 #include "gemm/pairs.h"
 #include "gemm/sharing.h"
 #include "gemm/gemv.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/stream.h"
 
 namespace needle::NEEDLE_ISA {

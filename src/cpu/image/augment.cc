@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "image/images.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

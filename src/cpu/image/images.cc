@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "image/images.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "conv/conv.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/spans.h"
 #include "base/stream.h"
 

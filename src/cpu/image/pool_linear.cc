@@ -1,6 +1,6 @@
 // The linear poolings: averages of windows, and the elements of windows at places that are known.
 #include "conv/conv.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

@@ -2,7 +2,7 @@
 // The neighbours of a row of the result are still in the cache from the row before; of two axes a
 // row mixed along the first stays in the first cache while it is mixed along the second.
 #include "base/axes.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "isa/lanes.h"
 #include "base/spans.h"
 #include "base/stream.h"

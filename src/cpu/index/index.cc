@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "index/index_loops.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/stream.h"
 
 namespace needle::NEEDLE_ISA {

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "base/axes.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "isa/lanes.h"
 
 namespace needle::NEEDLE_ISA {

@@ -4,7 +4,7 @@
 
 #include "base/convert.h"
 #include "index/index_loops.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/stream.h"
 
 namespace needle::NEEDLE_ISA {

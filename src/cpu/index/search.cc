@@ -1,12 +1,11 @@
-// Finding: places of several indices, indices out of range, bools that are true, and where values
-// go into sorted edges.
+// Finding: places of several indices, indices out of range, bools that are true.
 #include <algorithm>
 #include <cstring>
 
 #include "base/axes.h"
 #include "base/convert.h"
 #include "index/index_loops.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
@@ -172,93 +171,6 @@ const char* plan_true(Plan* plan, const Operand& x, Run run) {
   return nullptr;
 }
 
-// ---- searchsorted ----------------------------------------------------------------------------
-
-struct SearchState {
-  int64_t count, n;
-  int team;
-};
-
-template <class T>
-inline auto comparable(T x) {
-  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Half>)
-    return to_float(x);
-  else
-    return x;
-}
-
-// How many edges are numbers: NaN, which is above every number, comes last.
-template <class T>
-int64_t count_numbers(const T* edges, int64_t count) {
-  int64_t low = 0;
-  while (low < count) {
-    const int64_t half = (low + count) / 2;
-    const auto edge = comparable(edges[half]);
-    if (edge == edge)
-      low = half + 1;
-    else
-      count = half;
-  }
-  return low;
-}
-
-// Halves the intervals of several values in turn: while one waits for memory, the others do too.
-// No branch depends on a comparison, which cannot be foreseen.
-template <class T, bool kRight>
-int64_t run_searchsorted(const Plan* plan, void* const* buffers, void*) {
-  constexpr int64_t kAtOnce = 16;
-  const SearchState& s = state_of<SearchState>(plan);
-  const T *edges = as<T>(buffers[1]), *values = as<T>(buffers[2]);
-  auto* out = as<int64_t>(buffers[0]);
-  const int64_t numbers = count_numbers(edges, s.count);
-  run_tasks(s.team, parts(s.n, kPiece), [&](int64_t task, int) {
-    const int64_t end = least(s.n, (task + 1) * kPiece);
-    for (int64_t first = task * kPiece; first < end; first += kAtOnce) {
-      const int64_t n = least(end - first, kAtOnce);
-      int64_t low[kAtOnce] = {};
-      for (int64_t size = numbers; size > 0;) {
-        const int64_t half = (size + 1) / 2;  // low + size may be the answer, too
-        for (int64_t i = 0; i < n; ++i) {
-          const auto edge = comparable(edges[low[i] + half - 1]);
-          const auto value = comparable(values[first + i]);
-          const bool before = kRight ? value < edge : value <= edge;  // NaN is not
-          low[i] += half & (int64_t{before} - 1);
-        }
-        size -= half;
-      }
-      for (int64_t i = 0; i < n; ++i) {
-        const auto value = comparable(values[first + i]);
-        out[first + i] = kRight && value != value ? s.count : low[i];
-      }
-    }
-  });
-  return -1;
-}
-
-template <bool kRight>
-Run searching(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return run_searchsorted<float, kRight>;
-    case kFloat64:
-      return run_searchsorted<double, kRight>;
-    case kBFloat16:
-      return run_searchsorted<BFloat16, kRight>;
-    case kFloat16:
-      return run_searchsorted<Half, kRight>;
-    case kInt8:
-      return run_searchsorted<int8_t, kRight>;
-    case kInt16:
-      return run_searchsorted<int16_t, kRight>;
-    case kInt32:
-      return run_searchsorted<int32_t, kRight>;
-    case kInt64:
-      return run_searchsorted<int64_t, kRight>;
-    default:
-      return run_searchsorted<uint8_t, kRight>;
-  }
-}
-
 // ---- triangles -------------------------------------------------------------------------------
 
 struct TriangleState {
@@ -325,18 +237,6 @@ const char* plan_count_true(Plan* plan, const Operand& x) {
 
 const char* plan_find_true(Plan* plan, const Operand& x) {
   return plan_true(plan, x, run_find_true);
-}
-
-const char* plan_searchsorted(Plan* plan, const Operand& edges, const Operand& values, bool right) {
-  SearchState& s = state_of<SearchState>(plan);
-  if (edges.dtype != values.dtype || edges.ndim != 1) return "searchsorted: wrong edges";
-  if (!is_dense(edges) || !is_dense(values)) return "searchsorted: expected dense operands";
-  s.count = edges.shape[0];
-  s.n = element_count(values);
-  s.team = team_size(parts(s.n, kPiece), product({s.n, 16}));
-  plan->workspace = 0;
-  plan->run = right ? searching<true>(edges.dtype) : searching<false>(edges.dtype);
-  return nullptr;
 }
 
 const char* plan_triangle(Plan* plan, const Operand& out, const Operand& x, int64_t k, bool upper) {

@@ -6,7 +6,7 @@
 
 #include "base/axes.h"
 #include "base/convert.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

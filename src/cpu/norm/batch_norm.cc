@@ -5,7 +5,7 @@
 
 #include "base/axes.h"
 #include "base/convert.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/spans.h"
 #include "reduce/statistics.h"
 

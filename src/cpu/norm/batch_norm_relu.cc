@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include "conv/conv.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/spans.h"
 #include "reduce/statistics.h"
 #include "base/stream.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/axes.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "isa/lanes.h"
 
 namespace needle::NEEDLE_ISA {

@@ -7,7 +7,7 @@
 #include "base/axes.h"
 #include "base/convert.h"
 #include "isa/lanes.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/spans.h"
 
 namespace needle::NEEDLE_ISA {
@@ -112,10 +112,10 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
       const A* x = fetch(s, buffers[3], row, thread_row(s, workspace, thread, 0));
       void* to = byte_offset(buffers[0], row * s.d * s.item_size);
       A* out = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 1);
-      A mean = s.kind == 0 ? mean_of(x, s.d) : A(0);
+      A mean = s.kind == kLayerNorm ? mean_of(x, s.d) : A(0);
       const A var = mean_square(x, mean, s.d);
       A rstd = 1 / std::sqrt(var + s.eps);
-      if (!(var < INFINITY)) far_statistics(x, s.d, s.kind == 0, s.eps, mean, rstd);
+      if (!(var < INFINITY)) far_statistics(x, s.d, s.kind == kLayerNorm, s.eps, mean, rstd);
       const A* later = streams && row + kRowsAhead < s.rows ? x + kRowsAhead * s.d : nullptr;
       write_row<streams>(out, s.d, [=](int64_t i, auto part) {
         fetch_ahead(later, i);
@@ -203,7 +203,7 @@ void gradient_block(const State<A>& s, void* const* buffers, void* workspace, co
     row.x = fetch(s, buffers[4], i, thread_row(s, workspace, thread, 1));
     void* to = byte_offset(buffers[0], i * s.d * s.item_size);
     row.dx = s.direct ? as<A>(to) : thread_row(s, workspace, thread, 2);
-    row.mean = s.kind == 0 ? as<A>(buffers[6])[i] : A(0);
+    row.mean = s.kind == kLayerNorm ? as<A>(buffers[6])[i] : A(0);
     row.rstd = as<A>(buffers[7])[i];
     const bool more = s.direct && i + 1 < end;
     Sums<A> sums = add_sums(row, dweight, dbias, weight, more ? row.g + s.d : nullptr, s.d);

@@ -6,7 +6,7 @@
 #include "base/axes.h"
 #include "base/convert.h"
 #include "isa/exponential.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "norm/softmax_columns.h"
 #include "base/spans.h"
 

@@ -4,8 +4,6 @@
 
 namespace needle::NEEDLE_ISA {
 
-enum SoftmaxKind : int32_t { kSoftmax, kLogSoftmax, kLogSumExp };
-
 // Is `out` (or for kLogSumExp `x`) laid out so that columns are to be computed, not rows?
 bool has_columns(int32_t kind, const Operand& out, const Operand& x);
 

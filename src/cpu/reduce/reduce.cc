@@ -1,7 +1,7 @@
 // Sums, products, extremes and their positions over axes (reduce.h says how the work is cut).
 #include "reduce/reduce.h"
 
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

@@ -3,7 +3,7 @@
 // turned for sums and products, or taken abreast where vectors are short; extremes seldom change,
 // so a branch is foreseen and nothing waits.
 #include "reduce/fold.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "base/lines.h"
 
 namespace needle::NEEDLE_ISA {

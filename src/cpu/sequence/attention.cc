@@ -2,7 +2,7 @@
 // the product's tile, the running maximum and sum of each row, and the values' product.
 #include "sequence/attention.h"
 
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

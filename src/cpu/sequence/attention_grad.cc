@@ -2,7 +2,7 @@
 // of keys are the outer loop where there are heads enough for the threads. Else the gradients of
 // keys and values, and those of queries, have a pass each: the same sums in the same order.
 #include "sequence/attention.h"
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {

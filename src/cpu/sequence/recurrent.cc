@@ -1,6 +1,6 @@
 // The forward pass of recurrent layers: for each step one product with the recurrent weights, and
 // the gates while it is in the cache.
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "sequence/recurrent.h"
 
 namespace needle::NEEDLE_ISA {

@@ -1,7 +1,7 @@
 // The backward pass of recurrent layers: from the last step to the first, the product with the
 // transposed recurrent weights and the gradients of the gates. What becomes of these, the gradients
 // of the weights and of the inputs, are plain products over all steps.
-#include "gemm/kernels_linear.h"
+#include "base/table.h"
 #include "sequence/recurrent.h"
 
 namespace needle::NEEDLE_ISA {
