@@ -35,6 +35,15 @@ inline void check_dense(const Array* x, const char* operation) {
   if (x->strides) throw nb::value_error((std::string(operation) + ": needs dense arrays").c_str());
 }
 
+// The elements of a list or tuple. (nanobind would fill a vector of parameters where no exception
+// can pass, and end the process if there is no memory for it.)
+template <class T>
+std::vector<T> elements(nb::handle source) {
+  std::vector<T> found;
+  for (nb::handle x : source) found.push_back(nb::cast<T>(x));
+  return found;
+}
+
 inline void* workspace_of(const Plan& plan) {
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
   if (plan.workspace && !scratch) throw nb::python_error();

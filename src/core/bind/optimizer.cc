@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <nanobind/stl/vector.h>
 #include <vector>
 
 namespace needle {
@@ -81,7 +80,7 @@ void run_update(Run function, const char* name, const TensorList& tensors, bool 
     buffers.push_back(address(x));
   } else {
     refuse_dry("an optimizer has numbers that are known now");
-    values = nb::cast<std::vector<double>>(numbers);
+    values = elements<double>(numbers);
     buffers.push_back(values.data());
   }
   if (values.size() != count) throw nb::value_error("update: expected the numbers of the formula");

@@ -3,7 +3,6 @@
 #include "gate/gate.h"
 #include "program/program.h"
 #include <algorithm>
-#include <nanobind/stl/vector.h>
 
 namespace needle {
 namespace {
@@ -48,7 +47,8 @@ class Recording {
   int64_t live() const { return own_->live; }
 
   // The array of the next source: dense for no strides, which are not negative.
-  Reference source(nb::handle spec, const std::vector<int64_t>& strides) {
+  Reference source(nb::handle spec, nb::handle all_strides) {
+    const std::vector<int64_t> strides = elements<int64_t>(all_strides);
     if (Py_TYPE(spec.ptr()) != spec_type || !reinterpret_cast<Spec*>(spec.ptr())->native)
       throw nb::type_error("a source has a spec of the native CPU");
     auto* own = reinterpret_cast<Spec*>(spec.ptr());
@@ -68,7 +68,8 @@ class Recording {
   }
 
   // The program that gives these arrays, and those for the sources of these numbers.
-  Program* finish(nb::list outputs, nb::list stores, const std::vector<int32_t>& cells) {
+  Program* finish(nb::list outputs, nb::list stores, nb::handle all_cells) {
+    const std::vector<int32_t> cells = elements<int32_t>(all_cells);
     std::vector<Reference> kept;  // blocks of results belong to one of them each
     std::vector<Result> results(outputs.size() + stores.size());
     for (size_t k = 0; k < stores.size(); k++) {  // first: copies of their values may be outputs
@@ -190,7 +191,8 @@ struct Outputs {
 };
 
 // (outputs, new arrays of the cells); None if a step found a wrong input.
-nb::object run_program(Program& program, nb::sequence given, const std::vector<bool>& exclusive) {
+nb::object run_program(Program& program, nb::sequence given, nb::handle flags) {
+  const std::vector<bool> exclusive = elements<bool>(flags);
   if (exclusive.size() != program.sources().size())
     throw nb::value_error("a program takes one flag for each source");
   const Inputs inputs(program, given);
