@@ -166,7 +166,9 @@ class Room:
 
     def filled(self) -> Any:
         """Return the array, after all its bytes were read."""
-        if self.values.dtype == np.bool_:  # a byte that is neither 0 nor 1 counts as true
+        if (
+            self.values.dtype == np.bool_ and self.values.size
+        ):  # a byte that is not 0 counts as true
             found = np.frombuffer(self.buffer, np.uint8).reshape(self.values.shape)
             np.not_equal(found, 0, out=self.values)
         if isinstance(self.out, np.ndarray):
