@@ -333,6 +333,7 @@ def test_no_worker_outlives_the_program(how):
         [sys.executable, str(folder / "interrupted_loader.py"), how],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell may ignore it
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},  # of the native module that is not there
     )  # fmt: skip
     timer = threading.Timer(LIMIT, os.killpg, (program.pid, signal.SIGKILL))
     timer.start()
