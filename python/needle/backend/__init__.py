@@ -173,6 +173,11 @@ class Backend(CourseDevice):
         """Zeros with updates[i, j, k] added at [i, index[i, j, k], k]; return as ``gather``."""
         raise NotImplementedError
 
+    @property
+    def records(self) -> bool:
+        """Whether a dry run of the native module notes all kernels: programs run them natively."""
+        return False
+
     puts: ClassVar[bool] = False
     """Whether ``put`` is there."""
 

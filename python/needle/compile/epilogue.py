@@ -195,7 +195,7 @@ class _Search:
 def _unfit(product: Any) -> str:
     """Return why nothing can join a product; empty if something can."""
     spec, left = product.spec, product.inputs[0].spec
-    if spec.device.name != "cpu" or not spec.dtype.is_floating:
+    if not spec.device.backend.records or not spec.dtype.is_floating:
         return f"no kernel on {spec.device} for {spec.dtype}"
     return "" if left.shape[-1] > 1 else "it is a multiplication"
 

@@ -2,8 +2,8 @@
 
 A group is emitted where its last node was. Values that are read outside the group are results of
 the kernel, if all these readers come after it; the others never reach memory. The tile interpreter
-of the native module runs it with the loops of the single ops, so it has their bits. Arrays that
-fit into the caches gain nothing, so they stay as they are.
+of the native module runs it with the loops of the single ops, so it has their bits. Short
+arrays gain nothing, so they stay as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import isnan, prod
 from typing import Any
 
-from needle import core, devices, executor
+from needle import devices, executor
 from needle.backend import kernels
 from needle.backend.array import make_array, make_spec
 from needle.backend.fused import register_dtypes, registers_of
@@ -218,7 +218,7 @@ def function_of(op: Any) -> str:
 
 def _can_fuse(node: Any) -> bool:
     spec, function = node.spec, function_of(node.op)
-    if not function or spec.device.name != "cpu" or core.native is None:
+    if not function or not spec.device.backend.records:
         return False
     given = tuple(x.spec.dtype for x in node.inputs)
     if type(node.op) is Cast:

@@ -148,7 +148,7 @@ def _obstacle(listing: Listing) -> str:
         return "there is no native module"
     for node in (*listing.sources, *listing.order):
         for spec in node.spec if isinstance(node.spec, tuple) else (node.spec,):
-            if spec.device.name != "cpu":
+            if not spec.device.backend.records:
                 return f"{node.op} is on {spec.device}"
     return ""
 
