@@ -60,9 +60,9 @@ def told(program: NativeProgram) -> list[str]:
     ]
     if most.alive:
         lines.append(f"peak: {most.nbytes:,} bytes of values at kernel {most.kernel}, alive:")
-    shown = most.alive[:SHOWN]
-    wide = max((len(x.op) for x in shown), default=0)
-    lines += [f"  {x.op:{wide}}  {x.nbytes:>11,}  {x.line or ''}".rstrip() for x in shown]
+    largest = most.alive[:SHOWN]
+    wide = max((len(x.op) for x in largest), default=0)
+    lines += [f"  {x.op:{wide}}  {x.nbytes:>11,}  {x.line or ''}".rstrip() for x in largest]
     if rest := most.alive[SHOWN:]:
         lines.append(f"  and {len(rest)} smaller, {sum(x.nbytes for x in rest):,} bytes")
     return lines
