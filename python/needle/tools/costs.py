@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Costs:
-    """What the operations of a function cost; as text, a table of the costliest.
+    """The costs of a function's operations. Its text is a table of the most expensive ones.
 
     Attributes:
         name: of the function.
