@@ -130,6 +130,7 @@ def test_a_fused_program_compiles():
     from needle.backend.cuda import fused
 
     kinds = (ndl.float32, ndl.float32)
-    name, text = fused.source((("greater", (0, 1)), ("where", (2, 0, 1))), kinds, (ndl.float32,))
+    program = (("greater", (0, 1)), ("where", (2, 0, 1)))
+    name, text = fused.source(program, kinds, (ndl.float32,), (3,))
     unit = Unit("elementwise.cu", (f"{name}<i32>",), text)
     assert COMPILER.compile(unit, "sm_90")[0][:4] == b"\x7fELF"

@@ -237,12 +237,17 @@ __device__ inline void add_columns(S (&states)[width], const T* x, i64 begin, i6
   }
 }
 
+// The least blocks for a multiprocessor; 0: the compiler chooses. It chooses too many where elements
+// or states are wide, and spills registers: see elementwise.cu.
+template <class T, class State>
+constexpr int kBlocks = sizeof(T) == 8 ? 3 : sizeof(T) == 2 && sizeof(State) == 8 ? 5 : 0;
+
 // team: TY, a power of two. along: a team's threads are neighbours, as are the elements they read;
 // otherwise neighbours are the threads of neighbouring outputs. wide: there is one reduced axis,
 // and several elements are read at once: of one output (along), or of kColumns outputs. part:
-// elements for each grid.y. (Three blocks of wide elements: see elementwise.cu.)
+// elements for each grid.y.
 template <class R, class T, class Index>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 3 : 0)
+__global__ void __launch_bounds__(kThreads, kBlocks<T, typename R::template State<T>>)
     reduce(void* out, const T* x, void* parts, Geometry<2> kept, Geometry<1> reduced, i64 team,
            i64 along, i64 wide, i64 part) {
   using S = typename R::template State<T>;
