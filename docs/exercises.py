@@ -8,7 +8,8 @@ from typing import Any
 import needle as ndl
 from needle import devices, executor, forward, graph, ops
 from needle.backend.numpy import NumpyBackend
-from needle.ops.core.base import Composite, export
+from needle.ops.core.families import Composite
+from needle.ops.core.op import export
 from needle.ops.core.samples import Sample, uniform
 
 # ---- 1. Which nodes keep a value? --------------------------------------------------

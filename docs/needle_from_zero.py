@@ -318,7 +318,7 @@ class Tanh(Elementwise):
 assert Add().compute(table, row).tolist() == [[11, 22, 33], [14, 25, 36]]
 assert Multiply().compute(turned, turned).tolist() == [[1, 16], [4, 25], [9, 36]]
 
-# **In Needle this is `python/needle/ops/core/base.py`, and it differs because** an op there also
+# **In Needle this is `python/needle/ops/core/op.py`, and it differs because** an op there also
 # brings samples, from which its tests are generated, and says in `saves` which values its gradient
 # will read, so that all others can be freed. `python/needle/ops/elementwise/arithmetic.py` has the
 # classes, `src/common/functions.def` the table of formulas, and `python/needle/backend/kernels.py`
@@ -847,7 +847,7 @@ print("step 6: lazy mode gives the same numbers, and only those that are read")
 # values that nobody will need, errors can name the line that called the op (`NEEDLE_DEBUG=1`),
 # several threads may ask for one value, and a graph that only grows leads to a warning. The device
 # without numbers is `python/needle/backend/meta.py`, and `infer` is a method of `Op` in
-# `python/needle/ops/core/base.py`, as here.
+# `python/needle/ops/core/families.py`, as here.
 
 
 # ## 7. A module

@@ -22,7 +22,8 @@ import numpy as np
 import needle as ndl
 from needle import backend, errors, ops
 from needle.backend import numpy as numpy_backend
-from needle.ops.core.base import Composite, Elementwise, Linear, Multilinear
+from needle.ops.core.families import Composite, Elementwise, Multilinear
+from needle.ops.core.op import Linear
 
 SECTIONS = ("Shapes", "Dtypes", "Gradient", "Raises", "Source", "Modes")
 """What a docstring may say in a line of its own, ``Shapes:   x [...] -> the same``."""

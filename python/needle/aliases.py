@@ -11,7 +11,8 @@ from needle.errors import ArgumentError, AxesError, IndexRangeError, explain, un
 from needle.executor import shape_of, spec_of
 from needle.inspection import Inspection, attribute, sizes_in
 from needle.ops.core.attributes import flag, real
-from needle.ops.core.operands import as_tensors, promoted
+from needle.ops.core.op import promoted
+from needle.ops.core.operands import as_tensors
 from needle.ops.shape.rearrange import window
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ from needle.errors import (
 )
 from needle.ops.core import operands
 from needle.ops.core.attributes import flag
-from needle.ops.core.base import Identity, Op, aliases, starts
+from needle.ops.core.op import Identity, Op, cast
 from needle.ops.core.operands import has_gradients
+from needle.ops.core.starts import aliases, starts
 from needle.ops.elementwise.arithmetic import Add, Negative, Subtract
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
             [("result", out), ("out_grad", out_grad)], "", "out_grad.to(result.device)",
         )  # fmt: skip
     same = given.dtype is spec.dtype or config.current().backend == "np"
-    return out_grad if same else operands.cast(out_grad, spec.dtype)
+    return out_grad if same else cast(out_grad, spec.dtype)
 
 
 @functools.lru_cache(256)

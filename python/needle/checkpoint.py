@@ -24,9 +24,9 @@ from needle import executor, forward, graph, nancheck, reverse, tracing, tree
 from needle.backend.ndarray import array, full_of
 from needle.errors import GradientError, NeedleError, explain, user_line
 from needle.ops import random
-from needle.ops.core.base import Op, aliases, needed, variables
-from needle.ops.core.starts import Start, again
-from needle.ops.shape.tuples import make_tuple
+from needle.ops.core.op import Op, needed, variables
+from needle.ops.core.primitives import make_tuple
+from needle.ops.core.starts import Start, again, aliases
 
 __all__ = ["checkpoint", "custom_gradient"]
 

@@ -19,7 +19,7 @@ from needle import autograd, executor, forward, graph, reverse, tree
 from needle.backend.ndarray import array
 from needle.checkpoint import check_rules
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
-from needle.ops.core.base import aliases, starts
+from needle.ops.core.starts import aliases, starts
 from needle.ops.shape.movement import reshape
 from needle.ops.shape.tuples import stack
 

@@ -158,7 +158,7 @@ class Op:
     """Native part of an op: everything the gate needs without calling Python.
 
     Attributes:
-        kind: 0 for an op that only Python can run; else the gate's method (see ops/core/base.py).
+        kind: 0 for an op that only Python can run; else the gate's method (see ops/core/op.py).
         code: number of the elementwise function or reduction.
         params: numbers for the kind: a shape, an order of axes, ranges.
         save_masks: for each input, the values that the gradient with respect to it reads.

@@ -28,7 +28,7 @@ from needle.inspection import Inspection, watch_unpacking
 from needle.methods import Methods
 from needle.ops.core import dims, operands
 from needle.ops.core.attributes import flag
-from needle.ops.core.base import Identity
+from needle.ops.core.op import Identity
 from needle.ops.core.operands import declined, destination, has_gradients
 from needle.ops.core.starts import become
 from needle.ops.index import select

@@ -18,7 +18,7 @@ from needle.errors import (
     NeedleError,
     ShapeError,
 )
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 
 
 def _add_shapes(x):

@@ -13,7 +13,7 @@ import needle as ndl
 from needle.errors import (
     ShapeError,
 )
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 
 
 def test_a_collection_in_the_midst_of_an_operation_that_computes():

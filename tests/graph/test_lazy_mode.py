@@ -9,7 +9,7 @@ from small_graphs import constant, tensor
 import needle as ndl
 from needle import executor, graph
 from needle.errors import ReleasedError
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 
 
 def test_lazy_mode_computes_when_a_value_is_read():

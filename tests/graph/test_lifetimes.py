@@ -15,7 +15,7 @@ from needle import graph, ops
 from needle.errors import (
     ReleasedError,
 )
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 
 
 def test_values_that_no_gradient_reads_are_freed():

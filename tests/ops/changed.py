@@ -16,7 +16,8 @@ from devices import DEVICES
 
 import needle as ndl
 from needle import backend, ops
-from needle.ops.core.base import Elementwise, Op
+from needle.ops.core.families import Elementwise
+from needle.ops.core.op import Cast, Op
 from needle.testing.checks import cases
 
 PACKAGE = Path(ndl.__file__).resolve().parent
@@ -35,6 +36,9 @@ src/cpu/elementwise/update.cc src/cpu/image/images.cc src/core/bind/convolution.
 src/core/bind/augment.cc src/onednn/*
 """
 """Files of the package that no op is made of: their own tests always run whole."""
+
+BASES = "python/needle/ops/core/op.py", "python/needle/ops/core/families.py"
+"""Files of the base classes of all ops."""
 
 AREAS = {
     "python/needle/backend/cuda/": "cuda-emu",
@@ -98,7 +102,7 @@ def made_of() -> dict[str, set[tuple[str, str]]]:
             found.setdefault(file, set()).add((op.__name__, EVERY))
         for file in taken(files, with_ops) - files:
             found.setdefault(file, set()).add((op.__name__, FIRST))
-    return found
+    return {file: made for file, made in found.items() if file not in BASES}
 
 
 def taken(files: set[str], with_ops: set[str]) -> set[str]:
@@ -117,10 +121,11 @@ def overrides(op: type[Op]) -> Iterator[Any]:
 def place(thing: Any) -> str | None:
     """Return the file of a class or function of the package; None of base classes of all ops."""
     module = getattr(thing, "__module__", "")
-    if not module.startswith("needle.") or module in ("needle._core", "needle.ops.core.base"):
+    if not module.startswith("needle.") or module == "needle._core":
         return None
-    file = Path(inspect.getsourcefile(inspect.unwrap(thing)) or "").resolve()
-    return f"python/needle/{file.relative_to(PACKAGE).as_posix()}"
+    path = Path(inspect.getsourcefile(inspect.unwrap(thing)) or "").resolve()
+    file = f"python/needle/{path.relative_to(PACKAGE).as_posix()}"
+    return None if file in BASES and thing is not Cast else file
 
 
 @functools.cache
@@ -128,7 +133,8 @@ def imports(file: str) -> frozenset[str]:
     """Return the files of needle/ops that a file takes something from."""
     text = (PACKAGE / file.removeprefix("python/needle/")).read_text()
     names = set(re.findall(r"^from needle\.ops\.(\w+\.\w+) import", text, re.MULTILINE))
-    return frozenset(f"python/needle/ops/{x.replace('.', '/')}.py" for x in names - {"core.base"})
+    files = {f"python/needle/ops/{name.replace('.', '/')}.py" for name in names}
+    return frozenset(files.difference(BASES))
 
 
 # ---- rows of functions.def, and kernels ---------------------------------------------------

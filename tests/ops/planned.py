@@ -30,7 +30,7 @@ from looped import Gathered
 
 import needle as ndl
 from needle import core
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 from needle.testing.checks import CHECKS, Case, cases, check_raises, without_held
 
 FIRST = DEVICES[0]

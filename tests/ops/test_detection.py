@@ -14,7 +14,7 @@ import needle as ndl
 from needle import graph, ops
 from needle.backend import numpy as numpy_backend
 from needle.errors import GradientError, ReleasedError
-from needle.ops.core.base import save_mask
+from needle.ops.core.attributes import save_mask
 
 
 def tangent_of_matmul(patch):

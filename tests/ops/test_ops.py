@@ -10,7 +10,8 @@ import pytest
 from looped import looped
 
 from needle import ops
-from needle.ops.core.base import Composite, Elementwise, Linear, Multilinear, Op
+from needle.ops.core.families import Composite, Elementwise, Multilinear
+from needle.ops.core.op import Linear, Op
 from needle.testing.checks import cases
 
 

@@ -74,7 +74,7 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
 def room_of(dotted: str) -> str:
-    """``needle.ops.core.base`` is in the room ``ops``; ``needle`` itself is the roof."""
+    """``needle.ops.core.op`` is in the room ``ops``; ``needle`` itself is the roof."""
     parts = dotted.split(".")
     return parts[1] if len(parts) > 1 else "roof"
 
@@ -134,8 +134,6 @@ LAZY = {
     "inspection": "pictures are for notebooks only",
     "methods": "the standard's names, when a program asks for them",
     "nn.registry": "pictures are for notebooks only",
-    "ops.core.base": "what is promoted, broadcast and summed for an op goes through ops",
-    "ops.core.operands": "what is promoted goes through an op",
     "ops.index.indexing": "only gradients by rows need it",
     "tools.doctor": "it reports whether the package can be imported",
     "tools.replay": "it reads the generator in the process that trains",

@@ -9,7 +9,8 @@ import needle as ndl
 from needle.backend import kernels
 from needle.backend.ndarray import array
 from needle.errors import GradientError, OptionError, ReleasedError, ShapeError
-from needle.ops.core.base import OUTPUT, Composite, Elementwise, Op
+from needle.ops.core.families import Composite, Elementwise
+from needle.ops.core.op import OUTPUT, Op
 from needle.ops.core.samples import Sample, unary_samples, uniform
 from needle.testing import CHECKS, Case, assert_close, check_gradients, check_op, tolerance
 from needle.testing.checks import check_raises

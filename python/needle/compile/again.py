@@ -12,7 +12,7 @@ from typing import Any
 
 from needle.compile.listing import Listing
 from needle.compile.passes import rewritten
-from needle.ops.core.base import Elementwise
+from needle.ops.core.families import Elementwise
 
 SMALLEST = 1 << 20
 """Bytes from which on a result is not kept; smaller ones are few beside them."""

@@ -10,7 +10,7 @@ from needle import executor, graph, tracing
 from needle.compile import cells
 from needle.compile.listing import Listing
 from needle.compile.trace import Numbers, Stream, Trace
-from needle.ops.core.base import Placeholder
+from needle.ops.core.starts import Placeholder
 from needle.ops.core.update import Update
 from needle.ops.index.row_sparse import RowSparse
 

@@ -16,7 +16,7 @@ from needle.compile.program import PythonProgram
 from needle.compile.trace import Trace, advance, signature
 from needle.errors import GradientError
 from needle.ops import random
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 
 
 class _Outside(Op):

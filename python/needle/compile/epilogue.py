@@ -13,7 +13,8 @@ from needle.backend import kernels
 from needle.backend.ndarray import broadcast_shapes, empty
 from needle.compile.listing import Listing
 from needle.compile.passes import rewritten
-from needle.ops.core.base import Elementwise, Op
+from needle.ops.core.families import Elementwise
+from needle.ops.core.op import Op
 from needle.ops.linalg.matmul import MatMul
 from needle.ops.shape.tuples import TupleGetItem
 

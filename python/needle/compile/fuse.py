@@ -22,8 +22,8 @@ from needle.compile.listing import Listing
 from needle.compile.passes import Rewriting, alive
 from needle.dtype import bfloat16, float16
 from needle.errors import ArgumentError, DtypeError
-from needle.ops.core.base import Elementwise, Op
-from needle.ops.shape.movement import Cast
+from needle.ops.core.families import Elementwise
+from needle.ops.core.op import Cast, Op
 from needle.ops.shape.tuples import TupleGetItem
 
 SMALLEST, SMALLEST_HALVES = 1 << 14, 1 << 18

@@ -11,13 +11,14 @@ from typing import Any
 
 from needle import backend, executor, graph
 from needle.errors import NeedleError
-from needle.ops.core.base import Composite, Identity
+from needle.ops.core.families import Composite
+from needle.ops.core.op import Cast, Identity
+from needle.ops.core.primitives import MakeTensorTuple, SumTo
 from needle.ops.core.starts import Again, Start
 from needle.ops.core.update import Update
 from needle.ops.elementwise.arithmetic import Multiply, Negative
-from needle.ops.reduction.reduce import SumTo
-from needle.ops.shape.movement import Cast, Permute, Reshape
-from needle.ops.shape.tuples import MakeTensorTuple, TupleGetItem
+from needle.ops.shape.movement import Permute, Reshape
+from needle.ops.shape.tuples import TupleGetItem
 
 MOST = 1 << 16
 """Bytes of a constant that folding may make."""

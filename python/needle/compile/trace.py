@@ -17,8 +17,7 @@ from needle.backend.array import make_spec
 from needle.compile import cells
 from needle.ops import random
 from needle.ops.core import operands, update
-from needle.ops.core.base import Placeholder
-from needle.ops.core.starts import become
+from needle.ops.core.starts import Placeholder, become
 from needle.ops.elementwise.functions import negative
 from needle.ops.index.row_sparse import RowSparse
 

@@ -19,7 +19,7 @@ from needle.backend.array import make_spec
 from needle.compile import frames
 from needle.errors import DataError
 from needle.ops.core import update
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 from needle.optim import schedules
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from needle.compile.listing import Listing
 from needle.compile.trace import Numbers, Step, Stream, signature
 from needle.errors import ArgumentError, DataError, NeedleError, OptionError, ShapeError
 from needle.io import codec, nested, state
-from needle.ops.core.base import Placeholder
+from needle.ops.core.starts import Placeholder
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:

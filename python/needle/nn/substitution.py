@@ -9,7 +9,7 @@ from typing import Any
 from needle import graph
 from needle.errors import ArgumentError, ShapeError, explain, unknown
 from needle.nn.module import Module
-from needle.ops.core.base import aliases
+from needle.ops.core.starts import aliases
 from needle.tensors import Tensor
 
 

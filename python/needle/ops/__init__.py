@@ -8,11 +8,13 @@ import typing as _typing
 from typing import TYPE_CHECKING
 
 from needle.ops.core.attributes import *
-from needle.ops.core.base import *
 from needle.ops.core.course import *
 from needle.ops.core.dims import speak_all as _speak_all
+from needle.ops.core.families import *
 from needle.ops.core.kinds import check_all as _check_all
 from needle.ops.core.meanings import *
+from needle.ops.core.op import *
+from needle.ops.core.primitives import *
 from needle.ops.elementwise.activation import *
 from needle.ops.elementwise.arithmetic import *
 from needle.ops.elementwise.bessel import *
@@ -67,7 +69,7 @@ from needle.ops.shape.rearrange import *
 from needle.ops.shape.tuples import *
 
 if TYPE_CHECKING:
-    from needle.ops.core.base import Op
+    from needle.ops.core.op import Op
 
 # The course's names.
 TensorOp = TensorTupleOp = Op

@@ -19,7 +19,7 @@ from needle.compile import cells
 from needle.compile.build import Builder, Results, key_of
 from needle.compile.trace import Trace
 from needle.errors import ArgumentError, FeedError, GradientError, ShapeError
-from needle.ops.core.base import Placeholder as Source
+from needle.ops.core.starts import Placeholder as Source
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:

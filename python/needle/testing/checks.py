@@ -19,7 +19,8 @@ from needle import autograd, backend, devices, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.compile import compile
 from needle.errors import SingularError
-from needle.ops.core.base import Composite, Elementwise, Op
+from needle.ops.core.families import Composite, Elementwise
+from needle.ops.core.op import Op
 from needle.ops.core.samples import Sample
 from needle.testing.gradients import check_gradients
 from needle.testing.layouts import LAYOUTS

@@ -10,7 +10,7 @@ import numpy as np
 from needle import autograd, executor, tree
 from needle.derivatives import jvp
 from needle.errors import GradientError, unknown
-from needle.ops.core.base import aliases
+from needle.ops.core.starts import aliases
 from needle.tensors import Tensor
 from needle.testing.tolerance import DIFFERENCE, DIFFERENCE_STEP, TRANSPOSE
 

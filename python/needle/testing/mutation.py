@@ -16,7 +16,7 @@ import numpy as np
 from needle import config, devices, dtype, executor, graph
 from needle.backend.ndarray import NDArray, array
 from needle.errors import NeedleError
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 from needle.testing.checks import Case
 from needle.testing.layouts import LAYOUTS
 from needle.testing.tolerance import assert_close

@@ -12,7 +12,7 @@ import numpy as np
 from needle import autograd, executor, graph, reverse, tree
 from needle.derivatives import jvp
 from needle.errors import ArgumentError, GradientError
-from needle.ops.core.base import aliases
+from needle.ops.core.starts import aliases
 from needle.ops.reduction.reduce import summation
 from needle.tensors import Tensor
 from needle.tools.formula import Reader, Term, shared, text_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.errors import NonFiniteError
-from needle.ops.core.base import Linear
+from needle.ops.core.op import Linear
 
 if TYPE_CHECKING:
     from needle.typing import Gradients, NDArray, Tensor

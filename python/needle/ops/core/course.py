@@ -11,8 +11,9 @@ from needle import executor, forward
 from needle.backend import kernels
 from needle.backend.axes import normalise_axes, normalise_axis
 from needle.errors import ShapeError
-from needle.ops.core.base import Composite, Linear
-from needle.ops.core.operands import cast, check_single, default_float, plain_number
+from needle.ops.core.families import Composite
+from needle.ops.core.op import Linear, cast
+from needle.ops.core.operands import check_single, default_float, plain_number
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import add, divide, multiply
 from needle.ops.elementwise.functions import power

@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from needle.errors import ArgumentError
-from needle.ops.core.base import Elementwise
+from needle.ops.core.families import Elementwise
 
 Formula = Callable[[Any, Any, tuple[Any, ...], Any], tuple[Any, tuple[Any, ...]]]
 

@@ -1,4 +1,4 @@
-"""Converts the operands that users give, numbers and NumPy arrays, to tensors of one dtype."""
+"""Converts the operands that users give, numbers and NumPy arrays, to tensors."""
 
 from __future__ import annotations
 
@@ -209,9 +209,7 @@ def kind_of(x: Any) -> str:
 
 def _advice(inputs: tuple[Any, ...]) -> str:
     """Return the advice for arrays, lists or numbers in the place of tensors."""
-    from needle.ops.index.row_sparse import RowSparse
-
-    if any(isinstance(x, RowSparse) for x in inputs):
+    if any(hasattr(type(x), "dense") for x in inputs):
         return ".dense() of the gradient by rows, which returns a tensor"
     known = (bool, int, float, list, tuple)
     fit = all(isinstance(x, known) or hasattr(x, "__array__") for x in inputs)
@@ -226,29 +224,19 @@ def _constant_beside(x: float, kind: DType, where: Any) -> Any:
     return constant(x, kind, where)
 
 
-def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Any, ...]:
-    """Return the inputs as tensors of one dtype, a floating one if asked for.
-
-    Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
-    kind (a float with integers gives the default float, an integer with bools int64). NumPy
-    integers and bools are also weak with floating tensors.
-
-    Raises:
-        ArgumentError: if none of them is a tensor, or one is neither a tensor nor a number.
-        DtypeError: if the dtypes of the tensors do not mix.
-    """
+def unified(inputs: tuple[Any, ...], name: str, floating: bool) -> tuple[list[Any], DType]:
+    """Return the inputs as tensors, and the dtype to cast them to: see ``op.promoted``."""
     inputs = _plain(inputs)
     tensors = [_as_tensor(x, inputs, name) for x in inputs if not isinstance(x, (bool, int, float))]
     if not tensors:
         raise explain(
             ArgumentError, name, "expected a tensor, got numbers only", advice=_advice(inputs)
         )
-    kinds = [x.spec.dtype for x in tensors]
-    common = kinds[0]
-    for kind in kinds:
-        if kind is not common:
-            common = _promote(common, kind, name, tensors)
-    numbers = len(inputs) - len(tensors)
+    common = tensors[0].spec.dtype
+    for x in tensors:
+        if x.spec.dtype is not common:
+            common = _promote(common, x.spec.dtype, name, tensors)
+    numbers = len(inputs) > len(tensors)
     if numbers:
         for x in inputs:
             if isinstance(x, (bool, int, float)):
@@ -256,15 +244,13 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
                 common = default_float() if weak.kind == "f" != common.kind else weak
     if floating and common.kind != "f":
         common = default_float()
-    if not numbers and all(kind is common for kind in kinds):
-        return tuple(tensors)
-    where = executor.spec_of(tensors[0]).device
-    rest = iter(tensors)
-    return tuple(
-        _constant_beside(x, common, where) if isinstance(x, (bool, int, float))
-        else cast(next(rest), common)
+    if not numbers:
+        return tensors, common
+    where, rest = executor.spec_of(tensors[0]).device, iter(tensors)
+    return [
+        _constant_beside(x, common, where) if isinstance(x, (bool, int, float)) else next(rest)
         for x in inputs
-    )  # fmt: skip
+    ], common  # fmt: skip
 
 
 def _breadth(kind: DType) -> int:
@@ -317,39 +303,3 @@ def destination(target: Any, where: Any, kind: Any) -> tuple[Any, DType | None]:
     if where is not None or kind is None:
         where = devices.as_device(where)
     return where, None if kind is None else dtype.as_dtype(kind)
-
-
-def cast(x: Any, kind: DType) -> Any:
-    """Return a tensor in another dtype; itself if it has it."""
-    if executor.spec_of(x).dtype is kind:
-        return x
-    from needle.ops.shape.movement import Cast
-
-    return executor.apply(Cast.of(kind), x)
-
-
-def widened(x: Any) -> Any:
-    """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
-    return cast(x, dtype.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
-
-
-def in_dtype(
-    function: Callable[..., Any], kind: Any, x: Any, *args: Any, floating: bool = False
-) -> Any:
-    """Return ``function(x, *args)`` with x cast to a dtype first, as the argument ``dtype`` asks.
-
-    Args:
-        function: a function of a tensor.
-        kind: the dtype, or its name.
-        x: a tensor.
-        args: the function's other arguments.
-        floating: whether its results are floating.
-
-    Raises:
-        DtypeError: if they are but the dtype is not.
-    """
-    target = dtype.as_dtype(kind)
-    if floating and target.kind != "f":
-        name, problem = function.__name__, f"dtype is {target}"
-        raise explain(DtypeError, name, problem, [("x", x)], "the result is floating")
-    return cast(function(cast(x, target), *args), target)

@@ -1,12 +1,13 @@
-"""Nodes at the start of graphs while a function is traced: see ``needle.compile``."""
+"""Nodes at the start of graphs: of functions that are differentiated, traced or compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from needle import graph
-from needle.ops.core.base import Linear, Op
+from needle import executor, graph
+from needle.errors import ArgumentError
+from needle.ops.core.op import Identity, Linear, Op, variables
 from needle.ops.core.operands import has_gradients
 
 if TYPE_CHECKING:
@@ -56,3 +57,41 @@ class Again(Linear):
 def again(inputs: Sequence[Any]) -> list[Any]:
     """Return tensors of the same values that start a graph, of nodes equal to no other ones."""
     return [graph.pend(Again(), (x,), x.spec, has_gradients(x.spec.dtype)) for x in inputs]
+
+
+class Placeholder(Op):
+    """A value that a program's call brings: an argument, a cell, or numbers.
+
+    Raises:   ArgumentError if it is computed
+
+    Attributes:
+        index: its place among the program's sources.
+        strides: of its array, in elements; None for a dense one.
+    """
+
+    index: int
+    strides: Any
+    is_differentiable = False
+
+    def compute(self, *arrays: Any) -> Any:
+        raise ArgumentError(f"source {self.index} of a program has no value outside a call")
+
+
+def aliases(tensors: Sequence[Any]) -> list[Any]:
+    """Return other tensors of the same values, for a user's function, which may assign to them.
+
+    After ``x[i] = y`` x stands for another value, and gradients with respect to x would be those
+    with respect to that value.
+    """
+    return [executor.apply(Identity.of(), x) for x in tensors]
+
+
+def starts(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return nodes to differentiate with respect to, and their tensors for a user's function.
+
+    None of the tensors is a leaf: a leaf stays a leaf when assigned to, and loses its old value.
+    """
+    tensors = variables(inputs)
+    nodes = [graph.leaf(x) for x in tensors]
+    with executor.modes(recording=True):
+        return nodes, [x if x.op is not None else aliases([x])[0] for x in tensors]

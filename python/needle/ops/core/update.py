@@ -21,8 +21,8 @@ from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.backend.ndarray import NDArray, array, empty, empty_of, full
 from needle.errors import DtypeError, ShapeError, explain
-from needle.ops.core.base import Op
 from needle.ops.core.formula import Formula, Program, trace
+from needle.ops.core.op import Op
 from needle.ops.index.row_sparse import RowSparse
 
 State = dict[Any, NDArray]

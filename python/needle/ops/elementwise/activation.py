@@ -13,8 +13,9 @@ from needle.backend.axes import normalise_axis
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import OUTPUT, Composite, Elementwise, export, sum_to
-from needle.ops.core.operands import promoted, widened
+from needle.ops.core.families import Composite, Elementwise
+from needle.ops.core.op import OUTPUT, export, promoted, widened
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, binary_samples, unary_samples, uniform
 from needle.ops.elementwise.arithmetic import (
     absolute,

@@ -17,8 +17,10 @@ import numpy as np
 from needle import dtype, executor, graph
 from needle.errors import ArgumentError
 from needle.ops.core.attributes import real
-from needle.ops.core.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.core.operands import as_tensors, cast, constant, default_float, promoted, widened
+from needle.ops.core.families import Elementwise
+from needle.ops.core.op import OUTPUT, cast, export, promoted, widened
+from needle.ops.core.operands import as_tensors, constant, default_float
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, binary_samples, integers, unary_samples, uniform
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.errors import OptionError
-from needle.ops.core.base import OUTPUT
-from needle.ops.core.operands import cast
+from needle.ops.core.op import OUTPUT, cast
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import (
     absolute,

@@ -18,8 +18,8 @@ from needle.backend.ndarray import full
 from needle.dtype import DType, bool_, int16
 from needle.errors import DtypeError, explain
 from needle.ops.core.attributes import real
-from needle.ops.core.base import OUTPUT, Elementwise, export
-from needle.ops.core.operands import cast, promoted, widened
+from needle.ops.core.families import Elementwise
+from needle.ops.core.op import OUTPUT, cast, export, promoted, widened
 from needle.ops.core.samples import Sample, binary_samples, unary_samples, uniform
 from needle.ops.elementwise.arithmetic import (
     absolute,

@@ -10,8 +10,8 @@ import numpy as np
 from needle import dtype, executor
 from needle.backend.axes import integer
 from needle.errors import OptionError
-from needle.ops.core.base import export, total
-from needle.ops.core.operands import cast, promoted, widened
+from needle.ops.core.op import cast, export, promoted, widened
+from needle.ops.core.primitives import total
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import (
     absolute,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle import dtype
-from needle.ops.core.base import export
-from needle.ops.core.operands import cast, promoted
+from needle.ops.core.op import cast, export, promoted
 from needle.ops.core.samples import unary_samples
 from needle.ops.elementwise.activation import gelu
 from needle.ops.elementwise.arithmetic import (

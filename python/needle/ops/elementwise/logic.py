@@ -12,8 +12,9 @@ from needle import dtype, executor
 from needle.dtype import DType
 from needle.errors import DtypeError, ShapeError
 from needle.ops.core.attributes import Axes, either, number_in
-from needle.ops.core.base import Elementwise, export
-from needle.ops.core.operands import as_tensors, cast, promoted, widened
+from needle.ops.core.families import Elementwise
+from needle.ops.core.op import cast, export, promoted, widened
+from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, binary_samples, integers, unary_samples, uniform
 from needle.ops.elementwise.arithmetic import (
     Comparison,

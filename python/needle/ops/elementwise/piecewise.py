@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.operands import promoted
+from needle.ops.core.op import promoted
 from needle.ops.elementwise.activation import elu, leaky_relu, softplus
 from needle.ops.elementwise.arithmetic import absolute, divide, less_equal, negative, where
 from needle.ops.elementwise.logic import clip

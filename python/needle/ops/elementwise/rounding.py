@@ -9,8 +9,8 @@ import numpy as np
 from needle import dtype, executor
 from needle.backend.axes import integer
 from needle.errors import OptionError
-from needle.ops.core.base import export
-from needle.ops.core.operands import as_tensors, cast, widened
+from needle.ops.core.op import cast, export, widened
+from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import unary_samples
 from needle.ops.elementwise.arithmetic import Step, subtract
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle import dtype
-from needle.ops.core.base import OUTPUT, Composite, Elementwise, export
-from needle.ops.core.operands import cast, promoted, widened
+from needle.ops.core.families import Composite, Elementwise
+from needle.ops.core.op import OUTPUT, cast, export, promoted, widened
 from needle.ops.core.samples import binary_samples, unary_samples
 from needle.ops.elementwise.activation import gelu
 from needle.ops.elementwise.arithmetic import (

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle.ops.core.base import OUTPUT, Elementwise, export, sum_to
-from needle.ops.core.operands import widened
+from needle.ops.core.families import Elementwise
+from needle.ops.core.op import OUTPUT, export, widened
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import binary_samples, unary_samples
 from needle.ops.elementwise.arithmetic import cast_like, equal, square, where
 from needle.ops.elementwise.functions import hypot, rsqrt

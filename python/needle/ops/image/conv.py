@@ -18,8 +18,8 @@ from needle.backend.axes import axes_of, integer
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import Multilinear
-from needle.ops.core.operands import promoted
+from needle.ops.core.families import Multilinear
+from needle.ops.core.op import promoted
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.activation import leaky_relu, relu
 from needle.ops.image.convolution import Convolution, ConvolutionInput, Pairs, Sizes
@@ -28,7 +28,7 @@ from needle.ops.shape.movement import Pad, permute
 from needle.ops.shape.padding import pad
 
 if TYPE_CHECKING:
-    from needle.ops.core.base import Op
+    from needle.ops.core.op import Op
     from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = [

@@ -39,8 +39,8 @@ import numpy as np
 from needle import executor
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.core.base import Composite, Multilinear
-from needle.ops.core.operands import widened
+from needle.ops.core.families import Composite, Multilinear
+from needle.ops.core.op import widened
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like
 from needle.ops.image.windows import WindowsGrad, windows

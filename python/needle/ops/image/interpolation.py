@@ -16,7 +16,9 @@ from needle import executor, graph
 from needle.backend import kernels, memory, ndarray
 from needle.backend.axes import normalise_axis, sizes_of
 from needle.errors import OptionError, ShapeError, explain
-from needle.ops.core.base import Composite, Linear, total
+from needle.ops.core.families import Composite
+from needle.ops.core.op import Linear
+from needle.ops.core.primitives import total
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import where
 from needle.ops.index.indexing import TakeGrad, take

@@ -19,8 +19,8 @@ from needle import executor, graph
 from needle.backend import ndarray
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.core.base import OUTPUT, Composite, Linear
-from needle.ops.core.operands import cast, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, Linear, cast, widened
 from needle.ops.core.samples import Sample, integers, uniform
 from needle.ops.elementwise.arithmetic import cast_like, equal, where
 from needle.ops.image.convolution import Pairs, Sizes

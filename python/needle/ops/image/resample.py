@@ -17,7 +17,7 @@ from needle.backend.axes import axes_of, integer, sizes_of
 from needle.errors import OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.operands import promoted, widened
+from needle.ops.core.op import promoted, widened
 from needle.ops.elementwise.arithmetic import cast_like
 from needle.ops.image.conv import channels_first, channels_last, named, per_axis
 from needle.ops.image.convolution import Pairs, Sizes

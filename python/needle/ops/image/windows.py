@@ -13,7 +13,7 @@ from needle.backend import ndarray
 from needle.backend.axes import axes_of, normalise_axis
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.core.base import Linear
+from needle.ops.core.op import Linear
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from needle.dtype import DType, as_dtype
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import flag
-from needle.ops.core.base import Op, sum_to
+from needle.ops.core.op import Op
 from needle.ops.core.operands import as_tensors
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, integers, uniform
 from needle.ops.shape.movement import reshape
 

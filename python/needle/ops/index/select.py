@@ -21,8 +21,9 @@ from needle.backend.ndarray import broadcast_shapes
 from needle.errors import DtypeError, IndexRangeError, ShapeError, explain, user_line
 from needle.executor import shape_of
 from needle.ops.core.attributes import number_in
-from needle.ops.core.base import Composite, Op
-from needle.ops.core.operands import as_array, as_tensors, cast, constant, read
+from needle.ops.core.families import Composite
+from needle.ops.core.op import Op, cast
+from needle.ops.core.operands import as_array, as_tensors, constant, read
 from needle.ops.core.samples import Sample, integers, uniform
 from needle.ops.core.starts import become, is_start
 from needle.ops.elementwise.arithmetic import cast_like, greater, not_equal, where

@@ -12,8 +12,9 @@ from needle.backend.axes import normalise_axis
 from needle.errors import DtypeError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.core.attributes import flag
-from needle.ops.core.base import OUTPUT, Composite, Op
-from needle.ops.core.operands import as_tensors, cast, check_single, promoted, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, Op, cast, promoted, widened
+from needle.ops.core.operands import as_tensors, check_single
 from needle.ops.core.samples import Sample, integers, uniform
 from needle.ops.elementwise.arithmetic import (
     cast_like,

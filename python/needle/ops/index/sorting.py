@@ -21,8 +21,8 @@ from needle.errors import (
 )
 from needle.executor import shape_of
 from needle.ops.core.attributes import flag
-from needle.ops.core.base import OUTPUT, Op
-from needle.ops.core.operands import as_tensors, cast, promoted, widened
+from needle.ops.core.op import OUTPUT, Op, cast, promoted, widened
+from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import (
     cast_like,

@@ -15,8 +15,9 @@ from needle.backend.axes import axes_of, integer, normalise_axis
 from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import Composite
-from needle.ops.core.operands import as_tensors, cast, promoted, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import cast, promoted, widened
+from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like, maximum, multiply
 from needle.ops.elementwise.logic import clip
@@ -28,7 +29,7 @@ from needle.ops.shape.movement import Permute, Reshape, turned
 from needle.ops.shape.rearrange import broadcast_arrays
 
 if TYPE_CHECKING:
-    from needle.ops.core.base import Op
+    from needle.ops.core.op import Op
     from needle.typing import Numpy, Tensor
 
 __all__ = [

@@ -18,8 +18,8 @@ from needle.backend import ndarray
 from needle.backend.ndarray import broadcast_shapes
 from needle.errors import GradientError, NeedleError, ShapeError, SingularError, explain
 from needle.executor import shape_of
-from needle.ops.core.base import OUTPUT, sum_to
-from needle.ops.core.operands import promoted
+from needle.ops.core.op import OUTPUT, promoted
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like
 from needle.ops.linalg.matmul import matmul

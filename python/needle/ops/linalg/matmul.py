@@ -11,13 +11,15 @@ from needle import executor
 from needle.backend import kernels
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.core.base import KINDS, Composite, Multilinear, sum_to
+from needle.ops.core.families import Composite, Multilinear
+from needle.ops.core.op import KINDS
 from needle.ops.core.operands import as_tensors
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import Reshape, turned
 
 if TYPE_CHECKING:
-    from needle.ops.core.base import Op
+    from needle.ops.core.op import Op
     from needle.typing import Gradients, NDArray, Tensor
 
 __all__ = ["MatMul", "MatMulBias", "matmul"]

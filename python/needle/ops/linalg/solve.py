@@ -18,8 +18,8 @@ from needle.backend.ndarray import broadcast_shapes
 from needle.errors import ShapeError, SingularError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either, flag, operand_count, real
-from needle.ops.core.base import OUTPUT, Op, sum_to
-from needle.ops.core.operands import promoted, widened
+from needle.ops.core.op import OUTPUT, Op, promoted, widened
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import (
     absolute,

@@ -8,7 +8,7 @@ from needle import dtype
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.operands import cast, promoted
+from needle.ops.core.op import cast, promoted
 from needle.ops.elementwise.arithmetic import (
     cast_like,
     equal,

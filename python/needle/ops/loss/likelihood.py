@@ -11,7 +11,8 @@ from needle import executor
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.operands import as_tensors, promoted
+from needle.ops.core.op import promoted
+from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample
 from needle.ops.elementwise.activation import softplus
 from needle.ops.elementwise.arithmetic import (

@@ -26,8 +26,9 @@ from needle.errors import (
 )
 from needle.executor import shape_of
 from needle.ops.core.attributes import flag, real
-from needle.ops.core.base import OUTPUT, Composite
-from needle.ops.core.operands import as_tensors, cast, constant, promoted, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, cast, promoted, widened
+from needle.ops.core.operands import as_tensors, constant
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like, not_equal
 from needle.ops.index.indexing import beside

@@ -13,8 +13,10 @@ from needle.backend.axes import integer
 from needle.errors import DtypeError, IndexRangeError, OptionError, ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import OUTPUT, Composite, Elementwise, sum_to
-from needle.ops.core.operands import as_tensors, cast, promoted, widened
+from needle.ops.core.families import Composite, Elementwise
+from needle.ops.core.op import OUTPUT, cast, promoted, widened
+from needle.ops.core.operands import as_tensors
+from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, integers, uniform
 from needle.ops.elementwise.activation import relu
 from needle.ops.elementwise.arithmetic import (

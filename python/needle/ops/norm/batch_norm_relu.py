@@ -14,8 +14,8 @@ from needle.backend.axes import normalise_axis
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import OUTPUT, Composite
-from needle.ops.core.operands import widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, widened
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.activation import relu, relu_grad
 from needle.ops.elementwise.arithmetic import cast_like

@@ -17,8 +17,8 @@ from needle.backend.axes import integer
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import OUTPUT, Composite
-from needle.ops.core.operands import widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, widened
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like, less, square, where
 from needle.ops.elementwise.functions import rsqrt

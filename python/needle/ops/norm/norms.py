@@ -13,8 +13,9 @@ from needle.backend.axes import normalise_axis
 from needle.errors import ArgumentError, DtypeError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import OUTPUT, Composite
-from needle.ops.core.operands import constant, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, widened
+from needle.ops.core.operands import constant
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like, square
 from needle.ops.elementwise.functions import hypot, rsqrt

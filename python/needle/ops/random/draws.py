@@ -18,7 +18,7 @@ from needle.backend import kernels, ndarray
 from needle.backend.numpy import philox
 from needle.errors import ArgumentError, OptionError, ShapeError
 from needle.ops import random
-from needle.ops.core.base import Op
+from needle.ops.core.op import Op
 from needle.ops.core.samples import Sample
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError, ex
 from needle.executor import shape_of
 from needle.ops import random
 from needle.ops.core.attributes import real
-from needle.ops.core.base import Composite, Op
-from needle.ops.core.operands import cast, constant, default_float, promoted
+from needle.ops.core.families import Composite
+from needle.ops.core.op import Op, cast, promoted
+from needle.ops.core.operands import constant, default_float
 from needle.ops.core.samples import Sample
 from needle.ops.core.samples import uniform as values
 from needle.ops.elementwise.arithmetic import less_equal, minimum, where

@@ -10,8 +10,9 @@ import numpy as np
 from needle import dtype, executor
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, flag, real
-from needle.ops.core.base import OUTPUT, Composite, export
-from needle.ops.core.operands import cast, constant, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, cast, export, widened
+from needle.ops.core.operands import constant
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import (
     absolute,

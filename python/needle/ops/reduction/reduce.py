@@ -16,20 +16,20 @@ from needle.backend.axes import normalise_axes
 from needle.errors import ArgumentError, OptionError, ShapeError, called, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either, flag
-from needle.ops.core.base import KINDS, OUTPUT, Linear, Op
 from needle.ops.core.dims import documented, reads, speak
 from needle.ops.core.docs import split_example
-from needle.ops.core.operands import in_dtype, widened
+from needle.ops.core.op import KINDS, OUTPUT, Linear, Op, in_dtype, widened
+from needle.ops.core.primitives import BroadcastTo
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like, equal, not_equal, where
-from needle.ops.shape.movement import BroadcastTo, broadcast_to, reshape
+from needle.ops.shape.movement import reshape
 
 if TYPE_CHECKING:
     from needle.dtype import DType
     from needle.typing import DTypeLike, Gradients, NDArray, Tensor
 
 __all__ = [
-    "AllTrue", "AnyTrue", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Sum", "SumTo", "all",
+    "AllTrue", "AnyTrue", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Sum", "all",
     "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "max_", "mean", "min_", "sum_",
     "summation",
 ]  # fmt: skip
@@ -300,41 +300,6 @@ class AllTrue(Reduction):
     function = "all"
     is_differentiable = False
     samples = _truth_samples(np.all)
-
-
-class SumTo(Linear):
-    """Sum over the axes that broadcasting from ``shape`` would repeat: the transpose of that.
-
-    Shapes:   x -> shape
-    Raises:   ShapeError if shape does not broadcast to that of x
-    """
-
-    shape: tuple[int, ...]
-    samples = staticmethod(
-        lambda: [
-            Sample((uniform((2, 3, 4)),), ((3, 1),), lambda x: x.sum((0, 2)).reshape(3, 1)),
-            Sample((uniform((2, 3)),), ((),), np.sum),
-            Sample((uniform((2, 3)),), ((2, 3),), lambda x: x),
-            Sample((uniform((2, 0)),), ((2, 1),), lambda x: np.zeros((2, 1))),
-            Sample((uniform((2, 3)),), ((2, 2),), raises=ShapeError),
-        ]
-    )
-
-    def setup(self) -> None:
-        self.kind, self.params = KINDS["sum to"], self.shape
-
-    def compute(self, x: NDArray) -> NDArray:
-        lead = x.ndim - len(self.shape)
-        repeated = tuple(i for i, n in enumerate(x.shape) if i < lead or self.shape[i - lead] != n)
-        if lead < 0 or builtins.any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
-            raise ShapeError(f"sum_to: {self.shape} does not broadcast to {x.shape}")
-        return kernels.reduce("sum", x, repeated, True).reshape(self.shape)
-
-    def flops(self, *specs: Any) -> int:
-        return int(specs[0].size)
-
-    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
-        return (broadcast_to(out_grad, out.node.inputs[0].spec.shape),)
 
 
 def normalised(x: Tensor, axes: Axes) -> tuple[int, ...]:

@@ -15,8 +15,9 @@ from needle.dtype import float64
 from needle.errors import IndexRangeError, OptionError
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either, flag, real
-from needle.ops.core.base import OUTPUT, Composite, Linear, Op
-from needle.ops.core.operands import cast, constant, in_dtype, promoted, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, Linear, Op, cast, in_dtype, promoted, widened
+from needle.ops.core.operands import constant
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import absolute, cast_like, greater, less, square, where
 from needle.ops.elementwise.functions import exp2, log2

@@ -12,8 +12,8 @@ from needle.backend.axes import axes_of, normalise_axis
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either, flag
-from needle.ops.core.base import OUTPUT, Composite, Op
-from needle.ops.core.operands import in_dtype, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, Op, in_dtype, widened
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like, equal, where
 from needle.ops.elementwise.functions import exp, log, logaddexp

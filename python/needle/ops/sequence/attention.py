@@ -20,8 +20,9 @@ from needle.errors import (
 from needle.executor import shape_of
 from needle.ops import random
 from needle.ops.core.attributes import flag, real
-from needle.ops.core.base import OUTPUT, Composite, needed
-from needle.ops.core.operands import as_tensors, cast, promoted, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, cast, needed, promoted, widened
+from needle.ops.core.operands import as_tensors
 from needle.ops.elementwise.arithmetic import cast_like, greater, less, less_equal, where
 from needle.ops.elementwise.functions import exp, log
 from needle.ops.index.indexing import beside

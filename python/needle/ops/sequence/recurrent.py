@@ -11,8 +11,9 @@ from needle import executor
 from needle.backend import kernels
 from needle.errors import ArgumentError, IndexRangeError, ShapeError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.core.base import OUTPUT, Composite, needed
-from needle.ops.core.operands import as_tensors, promoted, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import OUTPUT, needed, promoted, widened
+from needle.ops.core.operands import as_tensors
 from needle.ops.elementwise.activation import relu
 from needle.ops.elementwise.arithmetic import cast_like
 from needle.ops.elementwise.functions import sigmoid

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from needle import dtype, executor
 from needle.backend import kernels
 from needle.executor import shape_of
-from needle.ops.core.base import Composite, total
-from needle.ops.core.operands import cast, constant, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import cast, widened
+from needle.ops.core.operands import constant
+from needle.ops.core.primitives import total
 from needle.ops.elementwise.arithmetic import cast_like, greater, square, where
 from needle.ops.elementwise.trigonometry import tanh
 from needle.ops.linalg.matmul import matmul

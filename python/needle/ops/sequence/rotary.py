@@ -12,8 +12,9 @@ from needle.backend.axes import integer
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.base import Composite
-from needle.ops.core.operands import as_tensors, cast, widened
+from needle.ops.core.families import Composite
+from needle.ops.core.op import cast, widened
+from needle.ops.core.operands import as_tensors
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import cast_like
 from needle.ops.elementwise.functions import exp2

@@ -16,7 +16,8 @@ from needle.dtype import DType, as_dtype, fits
 from needle.errors import ArgumentError, DtypeError, OptionError, RangeError, ShapeError
 from needle.executor import shape_of
 from needle.ops.core.attributes import real
-from needle.ops.core.operands import cast, check_single, default_float, plain_number
+from needle.ops.core.op import cast
+from needle.ops.core.operands import check_single, default_float, plain_number
 from needle.ops.shape.movement import broadcast_to, reshape, to_device
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from needle.backend import kernels, ndarray
 from needle.backend.axes import integer, normalise_axis
 from needle.errors import ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.core.base import Linear
-from needle.ops.core.operands import promoted
+from needle.ops.core.op import Linear, promoted
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.reduction.reduce import summation
 from needle.ops.shape.movement import Pad, concat, permute

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle import config, devices, executor
+from needle import devices, executor
 from needle.backend import kernels
 from needle.backend.array import MAX_DIMS, make_spec
 from needle.backend.axes import (
@@ -16,18 +16,19 @@ from needle.backend.axes import (
     normalise_axes,
     normalise_axis,
 )
-from needle.dtype import DType, as_dtype
+from needle.dtype import as_dtype
 from needle.errors import ArgumentError, ShapeError, explain
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either
-from needle.ops.core.base import KINDS, Linear, Op, sum_to
+from needle.ops.core.op import KINDS, Cast, Linear, Op
+from needle.ops.core.primitives import BroadcastTo
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, Gradients, NDArray, Tensor
 
 __all__ = [
-    "BroadcastTo", "Cast", "Concat", "Copy", "Pad", "Permute", "Reshape", "Slice", "SliceGrad",
+    "Concat", "Copy", "Pad", "Permute", "Reshape", "Slice", "SliceGrad",
     "StopGradient", "ToDevice", "astype", "broadcast_to", "concat", "copy", "flip", "permute",
     "reshape", "squeeze", "stop_gradient", "to_device", "transpose", "unsqueeze",
 ]  # fmt: skip
@@ -92,33 +93,6 @@ class Permute(Linear):
         for i, axis in enumerate(self.axes):
             inverse[axis] = i
         return (executor.apply(Permute.of(tuple(inverse)), out_grad),)
-
-
-class BroadcastTo(Linear):
-    """Repeat axes of size 1 and add leading axes, without copying.
-
-    Shapes:   x -> shape; a view
-    Raises:   ShapeError if x does not broadcast to shape
-    """
-
-    shape: tuple[int, ...]
-    samples = staticmethod(
-        lambda: [
-            Sample((uniform((3, 1)),), ((2, 3, 4),), lambda x: np.broadcast_to(x, (2, 3, 4))),
-            Sample((uniform(()),), ((3,),), lambda x: np.broadcast_to(x, (3,))),
-            Sample((uniform((1, 3)),), ((0, 3),), lambda x: np.broadcast_to(x, (0, 3))),
-            Sample((uniform((3, 4)),), ((3, 3),), raises=ShapeError),
-        ]
-    )
-
-    def setup(self) -> None:
-        self.kind, self.params = KINDS["broadcast"], self.shape
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.broadcast_to(self.shape)
-
-    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
-        return (sum_to(out_grad, out.node.inputs[0].spec.shape),)
 
 
 class Slice(Linear):
@@ -188,33 +162,6 @@ class SliceGrad(Linear):
 
     def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(Slice.of(self.ranges, self.dropped), out_grad),)
-
-
-class Cast(Linear):
-    """Convert to another dtype. Floats are rounded towards zero to integers, and saturate.
-
-    Shapes:   x [...] -> the same
-    Dtypes:   any -> dtype
-    Gradient: x, where both dtypes are floating
-    """
-
-    dtype: DType
-    samples = staticmethod(
-        lambda: [
-            Sample((uniform((3, 4)),), (as_dtype("float64"),), lambda x: x, dtypes=("float32",)),
-            Sample((uniform((3, 4), -9, 9),), (as_dtype("int32"),), np.trunc, gradient=False),
-        ]
-    )
-
-    def setup(self) -> None:
-        self.kind, self.params = KINDS["cast"], (self.dtype.code,)
-        self.differentiable = self.dtype.kind == "f" or config.initial().backend == "np"
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.astype(self.dtype)
-
-    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
-        return (executor.apply(Cast.of(out.node.inputs[0].spec.dtype), out_grad),)
 
 
 class ToDevice(Linear):

@@ -18,7 +18,7 @@ from needle.dtype import as_dtype
 from needle.errors import ShapeError, explain, unknown
 from needle.executor import shape_of
 from needle.ops.core.attributes import number_in
-from needle.ops.core.base import Linear
+from needle.ops.core.op import Linear
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import where
 from needle.ops.shape.movement import Pad

@@ -15,12 +15,12 @@ from needle.backend.axes import axes_of, integer, normalise_axis, sizes_of
 from needle.errors import IndexRangeError, OptionError, ShapeError
 from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either
-from needle.ops.core.base import Linear
+from needle.ops.core.op import Linear
+from needle.ops.core.primitives import BroadcastTo
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.index.indexing import take
 from needle.ops.shape.creation import made
 from needle.ops.shape.movement import (
-    BroadcastTo,
     Reshape,
     Slice,
     SliceGrad,

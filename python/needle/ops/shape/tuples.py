@@ -23,8 +23,8 @@ from needle.errors import (
     no_tensor,
 )
 from needle.executor import shape_of
-from needle.ops.core.base import KINDS, PROMOTIONS, Op
-from needle.ops.core.operands import cast, constant, promoted, read
+from needle.ops.core.op import KINDS, PROMOTIONS, Op, cast, promoted
+from needle.ops.core.operands import constant, read
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import broadcast_to, concat, reshape, to_device
 
@@ -33,36 +33,13 @@ if TYPE_CHECKING:
     from needle.typing import DeviceLike, Gradients, NDArray, Tensor, TensorTuple
 
 __all__ = [
-    "FusedAddScalars", "MakeTensorTuple", "Split", "Stack", "TupleGetItem", "atleast_1d",
+    "FusedAddScalars", "Split", "Stack", "TupleGetItem", "atleast_1d",
     "atleast_2d", "atleast_3d", "chunk", "column_stack", "dstack", "fused_add_scalars",
-    "hsplit", "hstack", "make_tuple", "split", "stack", "tensor_split", "tuple_get_item",
+    "hsplit", "hstack", "split", "stack", "tensor_split", "tuple_get_item",
     "unbind", "vsplit", "vstack",
 ]  # fmt: skip
 
 _MOST_PIECES = 1 << 20
-
-
-class MakeTensorTuple(Op):
-    """Make one value of several tensors.
-
-    Shapes:   several of any shape -> a tuple of them
-    """
-
-    structural = True
-    samples = staticmethod(
-        lambda: [Sample((uniform((3,)), uniform((2, 2))), (), lambda x, y: (x, y))]
-    )
-
-    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if not inputs:
-            raise ArgumentError("make_tensor_tuple: expected at least one tensor, got none")
-        return super().prepare(inputs)
-
-    def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
-        return arrays
-
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
-        return tuple(out_grad[i] for i in range(len(out.node.inputs)))
 
 
 class TupleGetItem(Op):
@@ -207,16 +184,6 @@ class FusedAddScalars(Op):
         if first is None or second is None:
             return (second if first is None else first,)
         return (first + second,)
-
-
-def make_tuple(*tensors: Tensor) -> TensorTuple:
-    """Return a TensorTuple of tensors.
-
-    >>> pair = ops.make_tuple(Tensor([1.0]), Tensor([2.0]))
-    >>> len(pair)
-    2
-    """
-    return executor.apply(MakeTensorTuple.of(), *tensors)
 
 
 def tuple_get_item(value: Any, index: int) -> Tensor:

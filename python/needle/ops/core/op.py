@@ -1,11 +1,7 @@
-"""Op and its families. An op is one class: its maths, its derivative, its samples.
+"""Op: the class of all ops. An op is one class: its maths, its derivative, its samples.
 
-    Elementwise   one row of functions.def; ``derivative`` gives both directions
-    Linear        its tangent is the op itself; ``gradient`` is its transpose
-    Multilinear   linear in each input: one term per input
-    Composite     ``expand`` in terms of other ops; a device may override it as a whole
-
-``compute`` works on arrays, ``gradient`` on tensors, so that gradients are graph again.
+``compute`` works on arrays, ``gradient`` on tensors, so that gradients are graph again. Two ops
+that every other one needs are here too: ``Cast`` promotes operands, ``Identity`` starts a graph.
 """
 
 from __future__ import annotations
@@ -15,23 +11,24 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from needle import backend, core, devices, dtype, executor, forward, graph, reverse, tracing
-from needle.backend import kernels
+import numpy as np
+
+from needle import config, core, devices, executor, forward, graph, reverse, tracing
+from needle import dtype as dtypes
 from needle.backend.array import Array, make_array, make_spec
-from needle.dtype import DType
+from needle.dtype import DType, as_dtype
 from needle.errors import ArgumentError, DeviceError, DtypeError, GradientError, explain
 from needle.ops.core import work
 from needle.ops.core.attributes import check_attribute, exact, operand_count, save_mask
-from needle.ops.core.docs import kinds_of, with_contract
 from needle.ops.core.foreign import wrapping
-from needle.ops.core.operands import as_tensors, has_gradients, promoted
-from needle.ops.core.samples import Sample
+from needle.ops.core.operands import as_tensors, has_gradients, unified
+from needle.ops.core.samples import Sample, uniform
 from needle.ops.core.signatures import signature_of
 
 if TYPE_CHECKING:
-    from needle.tensors import Tensor
+    from needle.typing import Gradients, NDArray, Tensor
 
-__all__ = ["Composite", "Elementwise", "Identity", "Linear", "Multilinear", "Op", "all_ops"]
+__all__ = ["Cast", "Identity", "Linear", "Op", "all_ops"]
 
 KINDS = core.numbers("op")
 """Kinds of ops that the native gate can run without Python."""
@@ -249,111 +246,8 @@ def needed(out: Any) -> list[bool]:
     return [node.needs for node in out.node.inputs]
 
 
-def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """Undo a broadcast: sum x over the axes that broadcasting from ``shape`` repeated."""
-    if x.spec.shape == shape:
-        return x
-    from needle.ops.reduction.reduce import SumTo
-
-    return executor.apply(SumTo.of(shape), x)
-
-
 if core.native is not None:
     Op.of = classmethod(core.native.op_of)  # type: ignore[assignment,method-assign]
-
-
-# ---- families ------------------------------------------------------------------
-
-
-class Elementwise(Op):
-    """A function of each element: one row of functions.def. Operands broadcast.
-
-    Attributes:
-        function: name of the row.
-        result: dtype of the result; that of the operands for None.
-        floating: whether integers are cast to the default float first.
-        accepts: kinds of dtypes: f floating, i and u integers, b bool.
-    """
-
-    function: ClassVar[str]
-    result: ClassVar[DType | None] = None
-    floating: ClassVar[bool] = False
-    accepts: ClassVar[str] = "fiu"
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("__doc__")
-        if own:
-            cls.__doc__ = with_contract(own, cls.accepts, cls.floating, cls.result)
-
-    @functools.cached_property
-    def name(self) -> str:
-        return self.function
-
-    def setup(self) -> None:
-        self.code = kernels.function_code(self.function)
-        if self.code >= 0:
-            self.kind = KINDS["elementwise"]
-            self.params = (int(self.result is not None), int(self.floating))
-
-    @classmethod
-    @functools.cache
-    def operands(cls) -> int | None:
-        """Return the number of operands, from the samples."""
-        return len(cls.samples()[0].inputs) if cls.samples is not None else None
-
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        count = self.operands()
-        if count is not None and len(inputs) != count:
-            raise ArgumentError(f"{self.name}: expected {count} operands, got {len(inputs)}")
-        tensors = promoted(inputs, self.name, self.floating)
-        kind = executor.spec_of(tensors[0]).dtype
-        if kind.kind not in self.accepts:
-            known = " or ".join(kinds_of(self.accepts))
-            raise explain(
-                DtypeError, self.name, f"not defined for {kind}",
-                list(zip("xyz", tensors, strict=False)), f"dtypes are {known}",
-                'cast first, for example x.astype("int64")',
-            )  # fmt: skip
-        return tensors
-
-    def compute(self, *arrays: Any) -> Any:
-        return kernels.elementwise(self.function, *arrays, dtype=self.result)
-
-    def derivative(self, out: Any, i: int) -> Any:
-        """Return the partial derivative with respect to input i, elementwise: both directions.
-
-        The result is a number or a tensor. A bool tensor selects: 1 where it is true, else 0 (also
-        for infinite gradients). A pair of bool tensors: 1 where the first is true, else 1/2 where
-        the second is true, else 0.
-
-        Raises:
-            GradientError: if the op defines none.
-        """
-        raise GradientError(f"{self.name}: no derivative is defined")
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        nodes = out.node.inputs
-        return tuple(
-            sum_to(_scaled(out_grad, self.derivative(out, i)), node.spec.shape)
-            if node.needs
-            else None
-            for i, node in enumerate(nodes)
-        )
-
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        out = executor.apply(self, *primals)
-        known = graph.record(self, primals, out.array) if out.node is None else out
-        needs = graph.recording() and forward.needs(primals)
-        terms = []
-        for i, tangent in enumerate(tangents):
-            if tangent is not None:
-                with executor.modes(recording=needs):
-                    factor = self.derivative(known, i)
-                factor = out if factor is known else factor  # outside any graph
-                if isinstance(factor, graph.TensorBase) or factor != 0.0:
-                    terms.append(_scaled(tangent, factor))
-        return out, spread_to(total(terms), out.spec.shape) if terms else None
 
 
 class Linear(Op):
@@ -364,78 +258,6 @@ class Linear(Op):
         return out, executor.apply(self, *tangents) if out.spec.dtype.is_floating else None
 
 
-class Multilinear(Op):
-    """Linear in each input: its tangent is one term per input."""
-
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        terms = [
-            executor.apply(self, *primals[:i], tangent, *primals[i + 1 :])
-            for i, tangent in enumerate(tangents)
-            if tangent is not None
-        ]
-        return executor.apply(self, *primals), total(terms)
-
-
-class Composite(Op):
-    """An op made of others: ``expand`` defines it; a device may override it as a whole.
-
-    Unless a class overrides ``gradient``, the gradient is that of the expansion, which runs again
-    from the inputs.
-    """
-
-    saves: ClassVar[Sequence[Sequence[int | str]]] = (tuple(range(8)),)
-
-    def expand(self, *inputs: Any) -> Any:
-        """Return the result (of several: a tuple) in terms of other ops, on tensors."""
-        raise NotImplementedError
-
-    def compute(self, *arrays: Any) -> Any:
-        found = backend.find_override(arrays[0].device.name, type(self).__name__)
-        if found is not None:
-            result = found(self, *arrays)
-            if result is not NotImplemented:
-                return result
-        return self.expanded(*arrays)
-
-    def flops(self, *specs: Any) -> int:
-        return work.of_expansion(self, specs)
-
-    def expanded(self, *arrays: Any) -> Any:
-        """Return the result array by the expansion, even if a device overrides it."""
-        with executor.modes(recording=False, lazy=False):
-            result = self.expand(*map(graph.wrap, arrays))
-            if isinstance(result, tuple):
-                return tuple(map(executor.primal_array, result))
-            return executor.primal_array(result)
-
-    def gradient(self, out_grad: Any, out: Any) -> Any:
-        wanted, inputs = needed(out), out.inputs
-        with executor.modes(recording=True):
-            chosen = variables([x for x, want in zip(inputs, wanted, strict=True) if want])
-            rest = iter(chosen)
-            result = self.expand(
-                *[next(rest) if want else x for x, want in zip(inputs, wanted, strict=True)]
-            )
-        if not isinstance(result, tuple):
-            result, out_grad = (result,), (out_grad,)
-        reached = [pair for pair in zip(result, out_grad, strict=True) if pair[1] is not None]
-        outs, seeds = zip(*reached, strict=True)
-        found = iter(reverse.collect(outs, seeds, chosen, graph.recording()))
-        return tuple(next(found) if want else None for want in wanted)
-
-    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        cls = type(self)
-        out, tangent = forward.push(self.expand, primals, tangents)
-        overridden = backend.find_override(primals[0].spec.device.name, cls.__name__) is not None
-        if isinstance(out, tuple):
-            from needle.ops.shape.tuples import make_tuple
-
-            out = make_tuple(*out)
-        if overridden or (cls.compute, cls.expanded) != (Composite.compute, Composite.expanded):
-            out = executor.apply(self, *primals)  # the same value, with the op's checks
-        return out, tangent
-
-
 class Identity(Linear):
     """Return x as a new node."""
 
@@ -444,6 +266,83 @@ class Identity(Linear):
 
     def gradient(self, out_grad: Any, out: Any) -> Any:
         return (out_grad,)
+
+
+class Cast(Linear):
+    """Convert to another dtype. Floats are rounded towards zero to integers, and saturate.
+
+    Shapes:   x [...] -> the same
+    Dtypes:   any -> dtype
+    Gradient: x, where both dtypes are floating
+    """
+
+    dtype: DType
+    samples = staticmethod(
+        lambda: [
+            Sample((uniform((3, 4)),), (as_dtype("float64"),), lambda x: x, dtypes=("float32",)),
+            Sample((uniform((3, 4), -9, 9),), (as_dtype("int32"),), np.trunc, gradient=False),
+        ]
+    )
+
+    def setup(self) -> None:
+        self.kind, self.params = KINDS["cast"], (self.dtype.code,)
+        self.differentiable = self.dtype.kind == "f" or config.initial().backend == "np"
+
+    def compute(self, x: NDArray) -> NDArray:
+        return x.astype(self.dtype)
+
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
+        return (executor.apply(Cast.of(out.node.inputs[0].spec.dtype), out_grad),)
+
+
+# ---- operands in one dtype, and the start of a graph -------------------------------
+
+
+def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Any, ...]:
+    """Return the inputs as tensors of one dtype, a floating one if asked for.
+
+    Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
+    kind (a float with integers gives the default float, an integer with bools int64). NumPy
+    integers and bools are also weak with floating tensors.
+
+    Raises:
+        ArgumentError: if none of them is a tensor, or one is neither a tensor nor a number.
+        DtypeError: if the dtypes of the tensors do not mix.
+    """
+    tensors, kind = unified(inputs, name, floating)
+    return tuple([cast(x, kind) for x in tensors])
+
+
+def cast(x: Any, kind: DType) -> Any:
+    """Return a tensor in another dtype; itself if it has it."""
+    return x if executor.spec_of(x).dtype is kind else executor.apply(Cast.of(kind), x)
+
+
+def widened(x: Any) -> Any:
+    """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
+    return cast(x, dtypes.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
+
+
+def in_dtype(
+    function: Callable[..., Any], kind: Any, x: Any, *args: Any, floating: bool = False
+) -> Any:
+    """Return ``function(x, *args)`` with x cast to a dtype first, as the argument ``dtype`` asks.
+
+    Args:
+        function: a function of a tensor.
+        kind: the dtype, or its name.
+        x: a tensor.
+        args: the function's other arguments.
+        floating: whether its results are floating.
+
+    Raises:
+        DtypeError: if they are but the dtype is not.
+    """
+    target = as_dtype(kind)
+    if floating and target.kind != "f":
+        name, problem = function.__name__, f"dtype is {target}"
+        raise explain(DtypeError, name, problem, [("x", x)], "the result is floating")
+    return cast(function(cast(x, target), *args), target)
 
 
 def variables(inputs: Sequence[Any]) -> list[Any]:
@@ -464,76 +363,6 @@ def variables(inputs: Sequence[Any]) -> list[Any]:
         start.requires_grad = has_gradients(x.spec.dtype)
         found.append(start)
     return found
-
-
-class Placeholder(Op):
-    """A value that a program's call brings: an argument, a cell, or numbers.
-
-    Raises:   ArgumentError if it is computed
-
-    Attributes:
-        index: its place among the program's sources.
-        strides: of its array, in elements; None for a dense one.
-    """
-
-    index: int
-    strides: Any
-    is_differentiable = False
-
-    def compute(self, *arrays: Any) -> Any:
-        raise ArgumentError(f"source {self.index} of a program has no value outside a call")
-
-
-def aliases(tensors: Sequence[Any]) -> list[Any]:
-    """Return other tensors of the same values, for a user's function, which may assign to them.
-
-    After ``x[i] = y`` x stands for another value, and gradients with respect to x would be those
-    with respect to that value.
-    """
-    return [executor.apply(Identity.of(), x) for x in tensors]
-
-
-def starts(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return nodes to differentiate with respect to, and their tensors for a user's function.
-
-    None of the tensors is a leaf: a leaf stays a leaf when assigned to, and loses its old value.
-    """
-    tensors = variables(inputs)
-    nodes = [graph.leaf(x) for x in tensors]
-    with executor.modes(recording=True):
-        return nodes, [x if x.op is not None else aliases([x])[0] for x in tensors]
-
-
-def _scaled(x: Any, factor: Any) -> Any:
-    """Return x times the result of ``derivative``: a number, a tensor, or bool tensors."""
-    if isinstance(factor, tuple):
-        whole, half = factor
-        return _selected(whole, x, _selected(half, 0.5 * x, 0.0))
-    if isinstance(factor, graph.TensorBase):
-        return _selected(factor, x, 0.0) if factor.spec.dtype is dtype.bool_ else x * factor
-    if factor == 0.0:  # also for infinite x
-        return reverse.full_like(x, 0.0)
-    return x if factor == 1.0 else -x if factor == -1.0 else x * factor
-
-
-def _selected(chosen: Any, x: Any, other: Any) -> Any:
-    from needle.ops.elementwise.arithmetic import where
-
-    return where(chosen, x, other)
-
-
-def total(terms: Sequence[Any]) -> Any:
-    """Return the sum of tensors."""
-    return functools.reduce(lambda x, y: x + y, terms)
-
-
-def spread_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """Return x broadcast to a shape."""
-    if x.spec.shape == shape:
-        return x
-    from needle.ops.shape.movement import broadcast_to
-
-    return broadcast_to(x, shape)
 
 
 @functools.cache
