@@ -222,3 +222,31 @@ def images(rng):
     opt = optim.SGD(model.parameters(), lr=0.1)
     made = [floats(rng, 2, 3, 8, 8) for _ in range(2)]
     return lambda x: opt.minimize((model(x) ** 2).mean()), (model, opt), lambda i: (made[i % 2],)
+
+
+@step
+def linear_algebra(rng):
+    model = nn.Linear(8, 5)
+    opt = optim.Adam(model.parameters(), lr=0.01)
+    made = [floats(rng, 12, 8) for _ in range(2)]
+
+    def run(x):
+        y = model(x)
+        spread = y.T @ y + ndl.eye(5)
+        whole = ndl.linalg.cholesky(spread) @ ndl.linalg.inv(spread)
+        return opt.minimize((whole**2).sum() + ndl.linalg.slogdet(spread)[1])
+
+    return run, (model, opt), lambda i: (made[i % 2],)
+
+
+@step
+def integer_draws(rng):
+    model = net()
+    opt = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run(x, y):
+        rows = ndl.permutation(6)
+        noise = ndl.randint((6, 8), -2, 3).astype("float32")
+        return opt.minimize(loss_of(model(x[rows] + 0.1 * noise), y[rows])), rows
+
+    return run, (model, opt), batches(rng)

@@ -2,8 +2,8 @@
 
 The nodes' own ``compute`` runs in a dry mode of the native module: memory is virtual, and kernels
 are noted instead of run. So overrides, expansions, views and the choice of kernels are those of
-eager mode, and no op has a second rule for programs. What must read values cannot be noted; such a
-listing has no native program.
+eager mode, and no op has a second rule for programs. Where ``compute`` reads values, as in linear
+algebra and where integers are drawn, each run of the program calls it again, with arrays.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from needle import config, core, executor
 from needle.backend.ndarray import NDArray
 from needle.compile.listing import Listing, Program
-from needle.compile.program import PythonProgram
+from needle.compile.program import PythonProgram, computed
 from needle.errors import NotRecorded
 
 
@@ -124,8 +125,8 @@ def why() -> str:
 def lower(listing: Listing) -> NativeProgram | None:
     """Return the native program of a listing for the device ``cpu``, or None.
 
-    None without the native module, and where a value must be known before kernels run: ``why``
-    says what. Plans are those of this moment's settings, threads and instruction set.
+    None without the native module, and where an op cannot be noted: ``why`` says which. Plans are
+    those of this moment's settings, threads and instruction set.
 
     Raises:
         NeedleError: what an op raises in eager mode for these specs.
@@ -166,7 +167,7 @@ def _record(listing: Listing) -> Any:
             values[node] = recording.source(node.spec, _layout(node))
         for i, node in enumerate(listing.order):
             recording.set_node(i)
-            values[node] = _noted(node, [values[below] for below in node.inputs])
+            values[node] = _noted(recording, node, [values[below] for below in node.inputs])
         recording.set_node(-1)
         outputs = [values[node] for node in listing.outputs]
         stores = [values[node] for node, _ in listing.stores]
@@ -192,8 +193,19 @@ def _dry(recording: Any) -> Iterator[None]:
         recording.stop()
 
 
-def _noted(node: Any, arrays: list[Any]) -> Any:
+def _noted(recording: Any, node: Any, arrays: list[Any]) -> Any:
     try:
         return node.op.compute(*arrays)
     except NotRecorded as error:
-        raise NotRecorded(f"{node.op.name}: {error}") from None
+        if not all(isinstance(x, NDArray) for x in arrays):
+            raise NotRecorded(f"{node.op.name}: {error}") from None
+    specs = node.spec if isinstance(node.spec, tuple) else (node.spec,)
+    found = recording.host(partial(_on_host, node), arrays, specs)
+    return tuple(found) if isinstance(node.spec, tuple) else found[0]
+
+
+def _on_host(node: Any, *arrays: NDArray) -> tuple[NDArray, ...]:
+    """Return the results of a node, which a run asks for; errors are those of eager mode."""
+    with executor.modes(recording=False, lazy=False):
+        found = computed(node, arrays)
+    return found if isinstance(found, tuple) else (found,)

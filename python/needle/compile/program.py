@@ -14,7 +14,7 @@ from needle.errors import NeedleError
 from needle.ops.core.update import Update
 
 
-def _computed(node: Any, given: list[Any]) -> Any:
+def computed(node: Any, given: Sequence[Any]) -> Any:
     """Return the value of a node; its error is that of eager mode, with the user's line."""
     try:
         return node.op.compute(*given)
@@ -76,7 +76,7 @@ class PythonProgram:
                 if type(node.op) is Update:
                     values[node] = node.op.stepped(given, self._free(node, i, exclusive))
                 else:
-                    values[node] = _computed(node, given)
+                    values[node] = computed(node, given)
                 del given
                 for below in self._dying[i]:
                     del values[below]

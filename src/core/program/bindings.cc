@@ -67,6 +67,19 @@ class Recording {
     return steal(array_new(own, storage, 0, strides.empty() ? nullptr : source.strides));
   }
 
+  // The arrays of these specs that a function of Python computes from others in each run.
+  nb::list host(nb::handle function, nb::handle inputs, nb::handle specs) {
+    std::vector<Array*> given, results;
+    for (nb::handle x : inputs) given.push_back(native(x));
+    nb::list made;
+    for (nb::handle spec : specs) {
+      made.append(steal(array_empty(reinterpret_cast<Spec*>(spec.ptr()))));
+      results.push_back(as_array(made[made.size() - 1]));
+    }
+    if (!note_host(function.ptr(), given, results)) throw nb::python_error();
+    return made;
+  }
+
   // The program that gives these arrays, and those for the sources of these numbers.
   Program* finish(nb::list outputs, nb::list stores, nb::handle all_cells) {
     const std::vector<int32_t> cells = elements<int32_t>(all_cells);
@@ -296,6 +309,8 @@ void add_programs(nb::module_& m) {
       .def("source", &Recording::source, nb::arg("spec"), nb::arg("strides"),
            "The array of the next source; no strides: dense.")
       .def("set_node", &Recording::set_node, "Say which node the next steps belong to.")
+      .def("host", &Recording::host, nb::arg("function"), nb::arg("inputs"), nb::arg("specs"),
+           "Arrays that a function computes in each run, in place of what the node noted.")
       .def("finish", &Recording::finish, nb::arg("outputs"), nb::arg("stores"), nb::arg("cells"),
            "The program that gives these arrays.")
       .def_prop_ro("live", &Recording::live, "How many blocks of virtual memory objects hold.");

@@ -223,6 +223,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* named) {
         PyErr_NoMemory();
       }
       if (result) return result;
+      if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;  // Ctrl-C
       PyErr_Clear();  // the definition tries again, and says what is wrong
       break;
     }

@@ -25,6 +25,26 @@ int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 // As in memory.cc: large blocks begin on pages.
 int64_t alignment(int64_t nbytes) { return nbytes < 4 * kPage ? kLine : kPage; }
 
+// Memory of a run: the thread's, unless Python code within it may use that, too. Under the GIL.
+class Lent {
+ public:
+  Lent(int64_t nbytes, void* (*shared)(int64_t), bool is_own) {
+    if (is_own) storage_ = nbytes ? storage_new(nbytes) : nullptr;
+    data_ = is_own ? (storage_ ? storage_->data : nullptr) : nbytes ? shared(nbytes) : nullptr;
+    is_there_ = data_ || !nbytes;
+  }
+  ~Lent() { storage_release(storage_); }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  void* data() const { return data_; }
+  bool is_there() const { return is_there_; }
+
+ private:
+  Storage* storage_ = nullptr;
+  void* data_;
+  bool is_there_;
+};
+
 }  // namespace
 
 Program::Program(std::unique_ptr<Record> record, std::vector<Source> sources,
@@ -45,6 +65,7 @@ Program::Program(std::unique_ptr<Record> record, std::vector<Source> sources,
   allow_in_place();
   for (const Step& step : record_->steps) {
     workspace_bytes_ = std::max(workspace_bytes_, step.plan->workspace);
+    calls_python_ |= (step.traits & kOnHost) != 0;
   }
 }
 
@@ -275,18 +296,23 @@ int64_t Program::run_steps(void* scratch, double* seconds) {
 }
 
 int64_t Program::run_bound(char* const* sources, char* const* results, double* seconds) {
-  void* scratch = workspace_bytes_ ? workspace(workspace_bytes_) : nullptr;
-  char* memory = arena_bytes_ ? static_cast<char*>(arena(arena_bytes_)) : nullptr;
-  if ((workspace_bytes_ && !scratch) || (arena_bytes_ && !memory)) return -2;
-  const auto locked_run = [&] {
+  const auto self = std::this_thread::get_id();
+  if (calls_python_ && runner_ == self) return 0;  // by Python code within: by the definition then
+  const Lent scratch(workspace_bytes_, workspace, calls_python_);
+  const Lent values(arena_bytes_, arena, calls_python_);
+  if (!scratch.is_there() || !values.is_there()) return -2;
+  auto* memory = static_cast<char*>(values.data());
+  const auto locked_run = [&]() -> int64_t {
+    if (calls_python_) runner_ = self;
     bind(0, memory);
     for (size_t i = 0; i < sources_.size(); i++) bind(1 + i, sources[i]);
     for (size_t i = 0; i < results_.size(); i++) bind(1 + sources_.size() + i, results[i]);
     if (poisons_ && memory) std::memset(memory, 0xff, static_cast<size_t>(arena_bytes_));
     const double before = now();
-    const int64_t failed = run_steps(scratch, seconds);
+    const int64_t failed = run_steps(scratch.data(), seconds);
     seconds_ = now() - before;
-    return failed;
+    if (calls_python_) runner_ = std::thread::id();
+    return failed >= 0 && record_->steps[failed].traits & kOnHost ? -2 : failed;
   };
   if (seconds_ < kShort && lock_.try_lock()) {  // nobody waits for the GIL in there
     const std::lock_guard<std::mutex> guard(lock_, std::adopt_lock);

@@ -3,6 +3,7 @@
 #include "program/record.h"
 #include <atomic>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace needle {
@@ -50,7 +51,8 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   // Runs with memory of the sources and results. Returns the step that found a wrong input, or -1;
-  // -2 without memory, with an exception set. The GIL is held on entry and exit.
+  // -2 with an exception set: there is no memory, or Python code in a step raised it. The GIL is
+  // held on entry and exit.
   int64_t run(char* const* sources, char* const* results);
   // The same; seconds[i] grows by what step i took.
   int64_t measure(char* const* sources, char* const* results, double* seconds);
@@ -92,8 +94,9 @@ class Program {
   std::vector<void*> pointers_;      // as record_->places
   int64_t arena_bytes_ = 0, workspace_bytes_ = 0;
   std::atomic<double> seconds_{0};  // of the last run
-  bool poisons_ = false;
+  bool poisons_ = false, calls_python_ = false;
   std::mutex lock_;
+  std::atomic<std::thread::id> runner_{};  // the thread that runs it now, if it calls Python
 };
 
 }  // namespace needle

@@ -23,6 +23,7 @@ enum Traits : int32_t {
   kChecked = 1,   // a result >= 0 says that an input is wrong
   kSameView = 2,  // the first buffer may be the same view as another one
   kCopies = 4,    // dense copy of one array: nothing to do where both are in one place
+  kOnHost = 8,    // runs Python; a result >= 0 says that there is an exception
 };
 
 // One run of a kernel.
@@ -41,6 +42,22 @@ struct VirtualBlock {
   bool is_written;  // with values known from now on
 };
 
+// What Python code computes in a step (host.cc).
+struct HostStep {
+  struct Operand {
+    Spec* spec;  // owned
+    bool is_dense;
+    int64_t strides[kMaxDims];
+  };
+  PyObject* function = nullptr;  // owned: of arrays; it returns a sequence of arrays
+  std::vector<Operand> inputs;
+  std::vector<Spec*> results;  // owned
+  HostStep() = default;
+  HostStep(const HostStep&) = delete;
+  HostStep& operator=(const HostStep&) = delete;
+  ~HostStep();
+};
+
 // What a dry run notes.
 struct Record {
   std::deque<Plan> plans;
@@ -50,6 +67,7 @@ struct Record {
   std::vector<Storage*> constants;               // real memory that steps read; owned
   std::deque<std::unique_ptr<char[]>> tables;    // values that were written while recording
   std::deque<std::unique_ptr<int64_t[]>> sizes;  // of the tensors of an update
+  std::deque<HostStep> hosts;
   Record() = default;
   Record(const Record&) = delete;
   Record& operator=(const Record&) = delete;
@@ -92,6 +110,10 @@ void virtual_free(Storage* storage);
 bool note(const Plan& plan, void* const* buffers, int64_t n, int32_t traits, const char* name);
 // Notes that values known now are written to dense virtual memory; false with an exception.
 bool note_values(const Array* out, const void* values, int64_t nbytes);
+// Notes a step that calls a function of Python, in place of what the node noted so far; false with
+// an exception.
+bool note_host(PyObject* function, const std::vector<Array*>& inputs,
+               const std::vector<Array*>& results);
 // Raises NotRecorded, if the memory is virtual.
 bool has_values(const Storage* storage);
 // A copy that the record keeps, for a buffer of a kernel; null with an exception.
