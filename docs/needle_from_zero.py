@@ -951,7 +951,7 @@ assert before.node.inputs[0].value.tolist() == [1.0, 1.0], "old graphs see the o
 print("step 8: the optimizer finds the lowest place")
 
 # **In Needle this is `python/needle/optim/rules.py`, and it differs because** a rule there is one
-# call of the device for all parameters (`sgd` in `python/needle/backend/__init__.py`), which writes
+# call of the device for all parameters (`sgd` in `python/needle/backend/contract.py`), which writes
 # the new numbers over the old where nobody else can see them. Groups of parameters, schedules and
 # saved states, which all rules share, are in `python/needle/optim/optimizer.py`.
 
@@ -1047,7 +1047,7 @@ assert (loss.device, w.grad.device) == ("queue", "python")
 assert close(w.grad.tolist(), differences(example_on_both, w))
 print("step 9: a graph across two devices has the right gradient")
 
-# **In Needle this is `python/needle/backend/__init__.py`, and it differs because** its `Backend`
+# **In Needle this is `python/needle/backend/contract.py`, and it differs because** its `Backend`
 # has more kernels than our three (sort, gather, random numbers, and others), some with a default
 # that is made of the others. `python/needle/backend/numpy.py` is the shortest whole device. The one
 # that works like our queue is `python/needle/backend/cuda/backend.py`: a stream of the GPU in place

@@ -211,7 +211,7 @@ def _kernels(op: type[ops.Op]) -> str:
             f"`cpu`, `cuda`: the row `{op.function}` of `src/common/functions.def`. "
             f"`cpu_numpy`: {numpy_name}."
         )
-    own = sorted(device for device, name in backend._overrides if name == op.__name__)
+    own = sorted(device for device, name in backend.contract._overrides if name == op.__name__)
     if issubclass(op, Composite):
         devices = ", ".join(f"`{device}`" for device in own if device != "cuda-emu")
         rest = "all other devices compute its expansion" if own else "its expansion, on all devices"

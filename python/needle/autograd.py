@@ -7,9 +7,6 @@ lazy mode they are part of the graph, which runs when a value is read. There is 
 from __future__ import annotations
 
 import functools
-import operator
-import sys
-import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
@@ -35,19 +32,16 @@ from needle.ops.core.attributes import flag
 from needle.ops.core.op import Identity, Op, cast
 from needle.ops.core.operands import has_gradients
 from needle.ops.core.starts import aliases, starts
-from needle.ops.elementwise.arithmetic import Add, Negative, Subtract
 
 if TYPE_CHECKING:
+    from needle.course.autograd import *  # noqa: F403  (that module puts its names here)
     from needle.tensors import Tensor
+
 __all__ = [
-    "Op", "TensorOp", "TensorTupleOp", "backward", "compute_gradient_of_variables",
-    "enable_grad", "find_topo_sort", "grad", "no_grad", "set_grad_enabled", "sum_node_list",
-    "topo_sort_dfs", "value_and_grad", "vjp",
+    "Op", "backward", "enable_grad", "grad", "no_grad", "set_grad_enabled", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 _Function = Callable[..., Any]
-TensorOp = TensorTupleOp = Op
-"""The course's names; ``Tensor``, ``TensorTuple`` and ``Value`` are put here by their modules."""
 
 
 @contextmanager
@@ -467,96 +461,6 @@ def grad(
         return both(*args, **named)[1]
 
     return call
-
-
-# ---- the course's functions ----------------------------------------------------
-
-
-def compute_gradient_of_variables(output_tensor: Any, out_grad: Any) -> None:
-    """Store the gradient of ``output_tensor`` in ``.grad`` of every tensor below, as a graph."""
-    backward(output_tensor, out_grad, create_graph=True)
-
-
-def find_topo_sort(node_list: Sequence[Any]) -> list[Any]:
-    """Return all tensors below, inputs first: depth first in the order of inputs.
-
-    The list follows the course: every tensor has its value (freed ones are computed again), Python
-    numbers are not listed, and ``a - b`` is ``a + (-b)``, two results.
-    """
-    found: dict[Any, Any] = {}
-    order: list[Any] = []
-    for node in graph.topo([graph.leaf(x) for x in node_list]):
-        inputs = [found[below] for below in node.inputs]
-        if isinstance(node.op, Subtract) and not _is_number(node.inputs[1]):
-            inputs[1] = _recorded(Negative.of(), [inputs[1]])
-            order.append(inputs[1])
-            found[node] = _recorded(Add.of(), inputs)
-        else:
-            tensor = graph.handle(node)
-            freed = tensor.array is None and node.done
-            found[node] = _recorded(node.op, inputs) if freed else tensor
-        if not _is_number(node):
-            order.append(found[node])
-    return order
-
-
-def topo_sort_dfs(node: Any, visited: set[Any], topo_order: list[Any]) -> None:
-    """Append the tensors below ``node`` that are not in ``visited``, and it, inputs first."""
-    stack = [(node, iter(node.inputs))]
-    visited.add(node)
-    while stack:
-        tensor, inputs = stack[-1]
-        for below in inputs:
-            if below not in visited:
-                visited.add(below)
-                stack.append((below, iter(below.inputs)))
-                break
-        else:
-            topo_order.append(tensor)
-            stack.pop()
-
-
-def sum_node_list(node_list: Sequence[Any]) -> Any:
-    """Return the sum of tensors; of one tensor, that tensor.
-
-    Raises:
-        ArgumentError: if there are none.
-    """
-    if not node_list:
-        raise ArgumentError("sum_node_list: expected at least one tensor, got none")
-    return functools.reduce(operator.add, node_list)
-
-
-def _is_number(node: Any) -> bool:
-    return node.op is None and not node.needs and getattr(node.spec, "shape", None) == ()
-
-
-def _recorded(op: Any, inputs: Sequence[Any]) -> Any:
-    """Return the result of an op as part of the graph, even if it requires no gradient."""
-    with executor.modes(recording=False, lazy=False):
-        array = op.compute(*map(executor.primal_array, inputs))
-    return graph.record(op, inputs, array)
-
-
-class _Autograd(types.ModuleType):
-    """Lets programs of the course write ``needle.autograd.LAZY_MODE = True``."""
-
-    @property
-    def LAZY_MODE(self) -> bool:
-        """Whether this thread postpones computation."""
-        return bool(graph.lazy())
-
-    @LAZY_MODE.setter
-    def LAZY_MODE(self, on: bool) -> None:
-        graph.set_lazy(bool(on))
-
-    @property
-    def TENSOR_COUNTER(self) -> int:
-        """Number of live tensors."""
-        return int(graph.live_tensors())
-
-
-sys.modules[__name__].__class__ = _Autograd
 
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type

@@ -74,11 +74,6 @@ class Device:
                 self._reason = str(error)
         raise DeviceError(f"device {self.name!r} is not available: {self._reason}")
 
-    @property
-    def mod(self) -> Device:
-        """The device itself: its functions, under their place in the course."""
-        return self
-
     def is_loaded(self) -> bool:
         """Return whether the backend is in use already."""
         try:
@@ -100,12 +95,10 @@ class Device:
     def __getattr__(self, name: str) -> Any:
         if name == "backend":
             return self._loaded()
-        if name.startswith("__") and name != "__tile_size__":
+        if name.startswith("__") and name not in further:
             raise AttributeError(name)
-        if name in course_functions:
-            return partial(course_functions[name], self)
         try:
-            return getattr(self.backend, name)
+            return further[name](self) if name in further else getattr(self.backend, name)
         except (AttributeError, DeviceError):
             raise AttributeError(f"device {self.name!r} has no attribute {name!r}") from None
 
@@ -130,8 +123,8 @@ class Device:
         return as_device, (self.name,)
 
 
-course_functions: dict[str, Callable[..., Any]] = {}
-"""The course's functions of a device on raw memory; ``backend_ndarray`` puts them here."""
+further: dict[str, Callable[[Device], Any]] = {}
+"""More attributes of devices, by functions that return them; the room ``course`` has some."""
 _devices: dict[str, Device] = {}
 _loaders: dict[str, Callable[[int], Any]] = {}
 _further: dict[str, Device] = {}

@@ -520,9 +520,6 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
     return graph.wrap(dlpack.from_dlpack(x, device, copy))
 
 
-vars(autograd).update(Tensor=Tensor)  # where the course has it
-
-
 def _attributes(x: Tensor) -> dict[str, Any]:
     """Return the attributes that a user set on a parameter or on a tensor of a subclass."""
     return getattr(x, "__dict__", {})

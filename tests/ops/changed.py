@@ -29,7 +29,8 @@ NOT_OPS = """
 python/needle/nn/* python/needle/optim/* python/needle/data/* python/needle/io/*
 python/needle/init/* python/needle/models/* python/needle/recipes/* python/needle/tools/*
 python/needle/standard/* python/needle/cli.py python/needle/__main__.py python/needle/py.typed
-python/needle/backend_* python/needle/backend/dlpack.py
+python/needle/backend_* python/needle/course/arrays.py python/needle/course/autograd.py
+python/needle/backend/dlpack.py
 python/needle/backend/cuda/dlpack.py python/needle/ops/core/formula.py
 python/needle/ops/core/update.py
 src/cpu/elementwise/update.cc src/cpu/image/images.cc src/core/bind/convolution.cc
@@ -199,7 +200,7 @@ def _note(asked: set[str], function: Any, *args: Any) -> Any:
 @contextmanager
 def overrides_noted(asked: set[str]) -> Iterator[None]:
     """Note the kernels of native overrides, which their first words say."""
-    known = backend._overrides
+    known = backend.contract._overrides
     before = dict(known)
     for key, function in before.items():
         if inspect.isbuiltin(function):

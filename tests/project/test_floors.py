@@ -45,6 +45,7 @@ FLOORS = [
         "__main__",
         "backend_ndarray",
         "backend_selection",
+        "course",
         "roof",
     },
 ]
@@ -122,11 +123,8 @@ def imports(path: Path) -> list[tuple[int, str]]:
 
 
 LAZY = {
-    "backend": "devices are loaded when first asked for; defaults of the contract use arrays",
-    "backend.course": "the operators of arrays make arrays",
     "backend.cuda": "a GPU's files are loaded with the first GPU",
-    "backend.fused": "a default of the contract, made of arrays",
-    "backend.ndarray": "only other libraries need DLPack",
+    "backend.loading": "devices are loaded when first asked for",
     "cli": "each command loads what it needs",
     "core": "the native module may be missing",
     "data.loader": "only worker processes need it",

@@ -25,7 +25,7 @@ BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.S)
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_a_page_prints_what_it_says(page, monkeypatch):
     monkeypatch.setattr(ndl.devices, "_devices", dict(ndl.devices._devices))
-    monkeypatch.setattr(backend, "_overrides", dict(backend._overrides))
+    monkeypatch.setattr(backend.contract, "_overrides", dict(backend.contract._overrides))
     space, compared = {"__name__": "example"}, 0
     for program, expected in BLOCK.findall(page.read_text()):
         out = io.StringIO()

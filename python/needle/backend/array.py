@@ -6,7 +6,7 @@ import copyreg
 from typing import TYPE_CHECKING, Any
 
 from needle import core, dtype, reference
-from needle.devices import as_device
+from needle.backend.loading import CPU
 from needle.reference import MAX_DIMS, dense_strides
 
 if TYPE_CHECKING:
@@ -51,4 +51,4 @@ def _undecided(*_: Any) -> None:
 
 
 if core.native is not None:
-    core.native.set_world(dtype.ALL, as_device("cpu"))
+    core.native.set_world(dtype.ALL, CPU)

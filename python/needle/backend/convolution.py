@@ -15,8 +15,9 @@ import numpy as np
 
 from needle import config
 from needle import dtype as dtypes
-from needle.backend import onednn, override
+from needle.backend import onednn
 from needle.backend.axes import normalise_axis
+from needle.backend.contract import override
 from needle.backend.ndarray import NDArray, array, empty
 from needle.core import numbers
 

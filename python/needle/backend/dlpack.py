@@ -88,6 +88,9 @@ def to_dlpack(
     return capsule
 
 
+NDArray.__dlpack__ = to_dlpack
+
+
 def _capsule(values: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
     if NEGOTIATES:
         return values.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from needle import dtype as dtypes
 from needle.backend.functions import functions
+from needle.backend.ndarray import empty, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError
 
 if TYPE_CHECKING:
-    from needle.backend import Backend
+    from needle.backend.contract import Backend
 
 Step = tuple[str, tuple[int | str, ...]]
 Program = tuple[Step, ...]
@@ -107,8 +108,6 @@ def run(
     results: Sequence[int],
 ) -> None:
     """Run a program step by step: the definition of ``Backend.run_fused``."""
-    from needle.backend.ndarray import empty, full
-
     shape, device = outs[0].shape, outs[0].device
     kinds = register_dtypes(program, tuple(x.dtype for x in inputs))
     registers = list(inputs)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle.backend import kernels, override
+from needle.backend import kernels
 from needle.backend.axes import normalise_axes, normalise_axis
+from needle.backend.contract import override
 from needle.backend.ndarray import NDArray, array, broadcast_shapes, empty, full
 from needle.backend.numpy import view
 

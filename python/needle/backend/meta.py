@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from needle.backend import Backend, Describe
+from needle.backend.contract import Backend, Describe
 from needle.errors import DeviceError
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from needle import dtype as dtypes
-from needle.backend import Backend, Describe, fused, kernels, memory
 from needle.backend import convolution as convolution  # registers overrides
+from needle.backend import fused, kernels, memory
 from needle.backend import lengths as lengths
 from needle.backend import overrides as overrides
 from needle.backend import sequence as sequence
-from needle.backend.course import CourseTiles
+from needle.backend.contract import Backend, Describe
 from needle.backend.numpy import view
 from needle.core import numbers
 from needle.errors import DtypeError
@@ -32,7 +32,7 @@ def _needs_bits(dtype: Any, value: Any) -> bool:
     return type(value) is int and dtype.kind != "f" and abs(value) > _EXACT
 
 
-class NativeBackend(CourseTiles, Backend):
+class NativeBackend(Backend):
     """Call the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
 
     name = "cpu"

@@ -1,13 +1,13 @@
 """NDArray: shape, strides, offset, device, handle and dtype. Views never touch memory.
 
 Structural operations live here once for all devices, with their checks; kernels.py holds the
-operations that compute, course.py the operators and indexing, which follow the course.
+operations that compute. Operators and indexing follow the course: its room puts them here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from needle.backend.array import (
     shortcut,
 )
 from needle.backend.axes import new_shape, normalise_axes, normalise_axis
-from needle.backend.course import CourseArray
 from needle.devices import Device
 from needle.dtype import DType
 from needle.errors import IndexRangeError, OptionError, ShapeError, explain
@@ -32,6 +31,13 @@ Shape = tuple[int, ...]
 _reshaped, _permuted, _broadcast, _sliced, _empty, _empty_of, _copy = map(
     shortcut, ("reshaped", "permuted", "broadcast", "sliced", "empty", "empty_of", "copy")
 )
+
+if TYPE_CHECKING:
+    from needle.course.operators import Operators
+
+    class _Base(Operators, Array): ...
+else:
+    _Base = Array
 
 
 def broadcast_shapes(operation: str, *shapes: Shape) -> Shape:
@@ -105,7 +111,7 @@ def _reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     return tuple(result)
 
 
-class NDArray(CourseArray, Array):
+class NDArray(_Base):
     """A strided view of memory on a device.
 
     Args:
@@ -134,47 +140,6 @@ class NDArray(CourseArray, Array):
         if cls is NDArray:
             return made
         return make_array(made.spec, made.handle, made.offset, made.strides, cls)
-
-    # fields under their names in the course
-    @property
-    def _shape(self) -> Shape:
-        return self.shape
-
-    @property
-    def _strides(self) -> Shape:
-        return self.strides
-
-    @property
-    def _offset(self) -> int:
-        return self.offset
-
-    @property
-    def _device(self) -> Device:
-        return self.device
-
-    @property
-    def _handle(self) -> Any:
-        return self.handle
-
-    @staticmethod
-    def make(
-        shape: Shape,
-        strides: Shape | None = None,
-        device: Any = None,
-        handle: Any = None,
-        offset: int = 0,
-        dtype: Any = "float32",
-    ) -> NDArray:
-        """Return an array over a handle (a new one for None), without checks."""
-        spec = make_spec(dtypes.as_dtype(dtype), devices.as_device(device), tuple(shape))
-        if handle is None:
-            return empty(spec.shape, spec.dtype, spec.device)
-        return make_array(spec, handle, offset, None if strides is None else tuple(strides))
-
-    @staticmethod
-    def compact_strides(shape: Shape) -> Shape:
-        """Return the strides of a dense array of this shape."""
-        return dense_strides(tuple(shape))
 
     # ---- views ---------------------------------------------------------------
 
@@ -415,10 +380,8 @@ class NDArray(CourseArray, Array):
             return np.asarray(values, dtype)
         return np.array(values, dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        from needle.backend import dlpack  # which needs this module
-
-        return dlpack.to_dlpack(self, **options)
+    __dlpack__: Callable[..., Any]
+    """``dlpack.to_dlpack``, which that module puts here."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device.backend.dlpack_device()

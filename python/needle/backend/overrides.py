@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from needle import core
-from needle.backend import kernels, override
+from needle.backend import kernels
+from needle.backend.contract import override
 from needle.backend.ndarray import NDArray
 
 for _op, _function in core.native.overrides.items() if core.native is not None else ():

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from needle import dtype as dtypes
-from needle.backend import kernels, override
+from needle.backend import kernels
+from needle.backend.contract import override
 from needle.backend.ndarray import NDArray, empty, full
 from needle.dtype import DType
 

@@ -1,4 +1,4 @@
-"""All ops: a class per op, a function per op, and the course's names for both.
+"""All ops: a class per op, and a function per op. The room ``course`` adds its names for both.
 
 Each folder is a chapter. A module says in ``__all__`` which of its names are public.
 """
@@ -8,7 +8,6 @@ import typing as _typing
 from typing import TYPE_CHECKING
 
 from needle.ops.core.attributes import *
-from needle.ops.core.course import *
 from needle.ops.core.dims import speak_all as _speak_all
 from needle.ops.core.families import *
 from needle.ops.core.kinds import check_all as _check_all
@@ -69,12 +68,7 @@ from needle.ops.shape.rearrange import *
 from needle.ops.shape.tuples import *
 
 if TYPE_CHECKING:
-    from needle.ops.core.op import Op
-
-# The course's names.
-TensorOp = TensorTupleOp = Op
-EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
-negate = negative
+    from needle.course.ops import *
 
 # NumPy's and PyTorch's. Like ``all``, ``any`` and ``round`` they hide Python's own here, as there.
 abs, sum, max, min, pow, cast = absolute, sum_, max_, min_, power, astype

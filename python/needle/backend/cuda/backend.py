@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend import Backend, Describe, memory
+from needle.backend import memory
+from needle.backend.contract import Backend, Describe
 from needle.backend.cuda import dlpack, fused, indexing, products, reductions, sorting
 from needle.backend.cuda.arena import Arena, Block, address
 from needle.backend.cuda.driver import Driver, Event, NoMemory, Triple

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from needle import core
-from needle.backend import Event
+from needle.backend.contract import Event
 from needle.backend.cuda.jit import OPTIONS, Cache, Nvrtc, Unit, key, pack, unpack
 from needle.errors import DeviceError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend import Describe
 from needle.backend.array import dense_strides
+from needle.backend.contract import Describe
 from needle.backend.cuda import sorting
 from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import geometry, select

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from needle import dtype as dtypes
-from needle.backend import kernels, override
+from needle.backend import kernels
 from needle.backend.axes import normalise_axes
+from needle.backend.contract import override
 from needle.backend.cuda import reductions
 from needle.backend.cuda.arena import address
 from needle.backend.cuda.geometry import geometry, power_of_two

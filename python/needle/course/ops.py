@@ -1,4 +1,4 @@
-"""Ops under the names that the course's programs use."""
+"""Ops under the names that the course's programs use, in ``needle.ops``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle import executor, forward
+from needle import executor, forward, ops
 from needle.backend import kernels
 from needle.backend.axes import normalise_axes, normalise_axis
 from needle.errors import ShapeError
 from needle.ops.core.families import Composite
-from needle.ops.core.op import Linear, cast
+from needle.ops.core.op import Linear, Op, cast
 from needle.ops.core.operands import check_single, default_float, plain_number
 from needle.ops.core.samples import Sample, uniform
-from needle.ops.elementwise.arithmetic import add, divide, multiply
-from needle.ops.elementwise.functions import power
+from needle.ops.elementwise.arithmetic import (
+    Add,
+    Divide,
+    Multiply,
+    Negative,
+    add,
+    divide,
+    multiply,
+    negative,
+)
+from needle.ops.elementwise.functions import Power, power
 from needle.ops.reduction.softmax import log_softmax
 from needle.ops.shape.movement import broadcast_to, reshape, transpose
 
@@ -24,9 +33,14 @@ if TYPE_CHECKING:
     from needle.typing import Gradients, NDArray, Tensor
 
 __all__ = [
-    "AddScalar", "DivScalar", "Flip", "MulScalar", "PowerScalar", "Summation", "Transpose",
-    "add_scalar", "divide_scalar", "logsoftmax", "mul_scalar", "power_scalar",
+    "AddScalar", "DivScalar", "EWiseAdd", "EWiseDiv", "EWiseMul", "EWisePow", "Flip", "MulScalar",
+    "Negate", "PowerScalar", "Summation", "TensorOp", "TensorTupleOp", "Transpose", "add_scalar",
+    "divide_scalar", "logsoftmax", "mul_scalar", "negate", "power_scalar",
 ]  # fmt: skip
+
+TensorOp = TensorTupleOp = Op
+EWiseAdd, EWiseMul, EWiseDiv, EWisePow, Negate = Add, Multiply, Divide, Power, Negative
+negate = negative
 
 
 def _scalar_samples(
@@ -228,3 +242,7 @@ def logsoftmax(a: Any) -> Tensor:
     if len(shape) != 2:
         raise ShapeError(f"logsoftmax: expected two axes, got shape {shape}; see log_softmax")
     return log_softmax(a, 1)
+
+
+vars(ops).update({name: globals()[name] for name in __all__})
+vars(ops)["__all__"] = sorted({*vars(ops)["__all__"], *__all__})

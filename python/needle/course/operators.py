@@ -1,4 +1,4 @@
-"""NDArray's operators and indexing, and functions of devices, by the course's rules.
+"""NDArray's operators and indexing by the course's rules.
 
 Indexing keeps every axis; operands have equal shapes, or one is a number; comparisons return 0.0
 and 1.0; a sum of all elements has shape (1,). ``Tensor`` follows the array API standard instead.
@@ -9,23 +9,24 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from needle import devices
 from needle import dtype as dtypes
+from needle.backend import kernels
+from needle.backend.array import dense_strides, make_array, make_spec
 from needle.backend.axes import normalise_axes, normalise_index
+from needle.backend.ndarray import NDArray, array, check_writable, empty
+from needle.devices import Device
 from needle.errors import IndexRangeError, ShapeError, explain
 
-if TYPE_CHECKING:
-    from needle.backend.ndarray import NDArray
+Shape = Sequence[int]
 
 
-class CourseArray:
-    """Indexing, arithmetic, comparisons and reductions of NDArray."""
-
-    __slots__ = ()
+class Operators:
+    """Indexing, arithmetic, comparisons, reductions and fields that ``NDArray`` gets."""
 
     # ---- indexing ------------------------------------------------------------
 
@@ -39,12 +40,10 @@ class CourseArray:
         return x.slice(_ranges(x, index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        from needle.backend.ndarray import array, check_writable
-
         x = _array(self)
         target = x.slice(_ranges(x, index))
         check_writable(x)
-        if not isinstance(value, CourseArray):
+        if not isinstance(value, NDArray):
             if np.ndim(value) == 0:
                 target.fill(value.item() if isinstance(value, np.generic) else value)
                 return
@@ -89,8 +88,6 @@ class CourseArray:
         return _compute("negative", _array(self))
 
     def __matmul__(self, other: Any) -> NDArray:
-        from needle.backend import kernels
-
         return kernels.matmul(_array(self), _operand(self, other))
 
     def maximum(self, other: Any) -> NDArray:
@@ -143,9 +140,49 @@ class CourseArray:
 
     def pad(self, axes: Sequence[tuple[int, int]]) -> NDArray:
         """Return the array with zeros around it: (before, after) for each axis."""
-        from needle.backend import kernels
-
         return kernels.pad(_array(self), tuple((int(a), int(b)) for a, b in axes))
+
+    # ---- fields and constructors --------------------------------------------------
+
+    @property
+    def _shape(self) -> Shape:
+        return _array(self).shape
+
+    @property
+    def _strides(self) -> Shape:
+        return _array(self).strides
+
+    @property
+    def _offset(self) -> int:
+        return _array(self).offset
+
+    @property
+    def _device(self) -> Device:
+        return _array(self).device
+
+    @property
+    def _handle(self) -> Any:
+        return _array(self).handle
+
+    @staticmethod
+    def make(
+        shape: Shape,
+        strides: Shape | None = None,
+        device: Any = None,
+        handle: Any = None,
+        offset: int = 0,
+        dtype: Any = "float32",
+    ) -> NDArray:
+        """Return an array over a handle (a new one for None), without checks."""
+        spec = make_spec(dtypes.as_dtype(dtype), devices.as_device(device), tuple(shape))
+        if handle is None:
+            return empty(spec.shape, spec.dtype, spec.device)
+        return make_array(spec, handle, offset, None if strides is None else tuple(strides))
+
+    @staticmethod
+    def compact_strides(shape: Shape) -> Shape:
+        """Return the strides of a dense array of this shape."""
+        return dense_strides(tuple(shape))
 
 
 def _array(x: Any) -> NDArray:
@@ -192,9 +229,7 @@ def _floating(x: Any) -> NDArray:
 
 def _operand(x: Any, other: Any) -> Any:
     """Return other as an array beside x, or NotImplemented."""
-    from needle.backend.ndarray import array
-
-    if isinstance(other, CourseArray):
+    if isinstance(other, NDArray):
         return other
     if isinstance(other, (np.ndarray, np.generic, bool, int, float, list, tuple)):
         target = _array(x)
@@ -224,8 +259,6 @@ def _pair(function: str, x: Any, other: Any) -> Any:
 
 
 def _compute(function: str, *arrays: NDArray, dtype: Any = None) -> NDArray:
-    from needle.backend import kernels
-
     return kernels.elementwise(function, *arrays, dtype=dtype)
 
 
@@ -245,75 +278,11 @@ def _compare(function: str, x: Any, other: Any) -> Any:
 
 
 def _reduce(function: str, x: Any, axis: Any, keepdims: bool) -> NDArray:
-    from needle.backend import kernels
-
     array = _array(x)
     found = kernels.reduce(function, array, normalise_axes(axis, array.ndim), keepdims)
     return found if axis is not None or keepdims else found.reshape((1,))
 
 
-class CourseDevice:
-    """The course's functions of a device: array creation, and the tiled product."""
-
-    name: str
-
-    def rand(self, *shape: int, dtype: Any = "float32") -> NDArray:
-        """Return uniform numbers in [0, 1) from NumPy's global stream."""
-        return self._make(np.random.rand(*shape), dtype)
-
-    def randn(self, *shape: int, dtype: Any = "float32") -> NDArray:
-        """Return standard normal numbers from NumPy's global stream."""
-        return self._make(np.random.randn(*shape), dtype)
-
-    def one_hot(self, n: int, i: Any, dtype: Any = "float32") -> NDArray:
-        """Return rows of the identity matrix of size n.
-
-        Raises:
-            IndexRangeError: if an index is not below n.
-        """
-        index = np.asarray(i).astype(np.int64)
-        if index.size and not (-n <= index.min() and index.max() < n):
-            raise IndexRangeError(
-                f"one_hot: indices from {index.min()} to {index.max()} for {n} classes"
-            )
-        return self._make(np.eye(n)[index], dtype)
-
-    def empty(self, shape: Sequence[int], dtype: Any = "float32") -> NDArray:
-        """Return an array whose values are not set."""
-        from needle.backend.ndarray import empty
-
-        return empty(tuple(shape), dtype or "float32", devices.as_device(self.name))
-
-    def full(self, shape: Sequence[int], fill_value: float, dtype: Any = "float32") -> NDArray:
-        """Return an array of one value."""
-        from needle.backend.ndarray import full
-
-        return full(tuple(shape), fill_value, dtype or "float32", devices.as_device(self.name))
-
-    def _make(self, values: Any, dtype: Any) -> NDArray:
-        from needle.backend.ndarray import array
-
-        return array(values, dtype or "float32", devices.as_device(self.name))
-
-
-class CourseTiles:
-    """The tiled product of the course's CPU module."""
-
-    name: str
-    __tile_size__ = 8
-
-    def matmul_tiled(self, a: Any, b: Any, out: Any, m: int, n: int, p: int) -> None:
-        """Multiply float32 handles that hold matrices as tiles [rows, columns, tile, tile]."""
-        from needle.backend.ndarray import NDArray
-
-        t, where = self.__tile_size__, devices.as_device(self.name)
-
-        def matrix(handle: Any, rows: int, columns: int) -> NDArray:
-            tiles = NDArray.make((rows // t, columns // t, t, t), device=where, handle=handle)
-            return tiles.permute((0, 2, 1, 3))
-
-        product = matrix(a, m, n).reshape((m, n)) @ matrix(b, n, p).reshape((n, p))
-        self.copy(matrix(out, m, p), product.reshape((m // t, t, p // t, t)))
-
-    def copy(self, out: Any, x: Any) -> None:
-        raise NotImplementedError
+for _name, _member in vars(Operators).items():
+    if callable(_member) or isinstance(_member, (property, staticmethod)) or _name == "__hash__":
+        setattr(NDArray, _name, _member)
