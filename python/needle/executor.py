@@ -19,9 +19,9 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import config, core, devices, forward, graph, nancheck, tracing
 from needle.backend import memory
@@ -35,6 +35,9 @@ from needle.errors import (
     no_tensor,
     user_line,
 )
+
+if TYPE_CHECKING:
+    from needle.tensors import Tensor
 
 PENDING_LIMIT = 20_000
 """Nodes that may wait in lazy mode before a warning names the line that adds to them."""
@@ -415,10 +418,18 @@ def _switched(variable: ContextVar[Any], new: config.Config, changes: Set[str]) 
     )
 
 
-apply: Any = _apply
+apply: Callable[..., Tensor] = _apply
 modes: Any = _Modes if core.native is None else core.native.modes
 if core.native is not None:
     core.native.set_slow_path(_apply, _explained)
     apply = core.native.apply
+
+
+def several(op: Any, /, *inputs: Any) -> tuple[Tensor, ...]:
+    """Return the results of an op with several results; ``apply`` gives them as one value."""
+    found: Any = apply(op, *inputs)
+    return found.tuple()
+
+
 graph.set_defaults(config.current().mode == "lazy", _open(config.current()))
 config.on_override(_switched)

@@ -5,7 +5,8 @@ Needle's own modules read it where ``TYPE_CHECKING`` is set alone, so any floor 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import EllipsisType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,11 +23,20 @@ Numpy: TypeAlias = np.ndarray[Any, Any]
 Operand: TypeAlias = Tensor | NDArray | Numpy | np.generic | float
 """What stands beside a tensor in an operation: a tensor, an array or a number."""
 
+Values: TypeAlias = "Operand | Sequence[Values]"
+"""What a tensor can be made of: a tensor, an array, a number, or (nested) lists of them."""
+
+Index: TypeAlias = "Operand | slice | EllipsisType | None | Sequence[Index]"
+"""What stands in the brackets of ``x[...]``."""
+
 DeviceLike: TypeAlias = Device | str | None
 """A device, or its name; None stands for the default device."""
 
 DTypeLike: TypeAlias = DType | str | type | np.dtype[Any] | None
 """An element type, its name, or that of NumPy or Python; None stands for the usual one."""
+
+Reference: TypeAlias = Callable[..., object]
+"""The reference of a sample: a function of NumPy arrays and the op's attributes."""
 
 Gradients: TypeAlias = Tensor | Sequence[Tensor | None] | None
 """What ``Op.gradient`` returns: a gradient or None for each input, or the gradient of the only

@@ -370,6 +370,6 @@ def attention_weights(q: Tensor, k: Tensor, mask: Any = None, is_causal: bool = 
     op = ops.Attention.of(d**-0.5, is_causal)
     given = () if mask is None else (mask,)
     values = ops.zeros((*shape_of(k)[:3], 1), dtype=k.dtype, device=k.device)
-    _, shift, rest = executor.apply(op, q, k, values, *given).tuple()
+    _, shift, rest = executor.several(op, q, k, values, *given)
     scores = ops.reshape(op.scores(q, k, mask, None), (b, h, t, shape_of(k)[2]))
     return ops.exp(scores - ops.unsqueeze(shift, -1) - ops.unsqueeze(rest, -1))

@@ -11,13 +11,17 @@ import numpy as np
 from needle.ops.core import update
 from needle.ops.core.attributes import flag
 from needle.optim.optimizer import (
+    Number,
+    Numbers,
     Optimizer,
+    Params,
     check_state,
     count,
     groups_with_betas,
     two_betas,
     with_betas,
 )
+from needle.optim.schedules import Rate
 from needle.tensors import Tensor
 
 
@@ -30,11 +34,13 @@ class _Counting(Optimizer):
         counts: number of updates, by parameter.
     """
 
-    def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0, **numbers: Any) -> None:
+    def __init__(
+        self, params: Params, lr: Rate, weight_decay: Rate = 0.0, **numbers: Number
+    ) -> None:
         super().__init__(params, lr, weight_decay, **numbers)
         self.counts: dict[Tensor, int] = {}
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterable[update.Batch]:
+    def batches(self, params: list[Tensor], numbers: Numbers) -> Iterable[update.Batch]:
         """Return an update for each number of earlier updates: ``numbers.t`` counts them."""
         return [self.batch(batch, {"t": t, **numbers}) for t, batch in self.by_count(params)]
 
@@ -124,8 +130,8 @@ class Adam(_Counting):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.01,
+        params: Params,
+        lr: Rate = 0.01,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
@@ -173,7 +179,7 @@ class Adam(_Counting):
         root = (top or [v])[0].sqrt() * numbers.correction2**-0.5 + numbers.eps
         return p - m * (numbers.lr / numbers.correction1) / root, (m, v, *top)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
+    def batches(self, params: list[Tensor], numbers: Numbers) -> Iterator[update.Batch]:
         for t, batch in self.by_count(params):
             known = self._known(t, numbers)
             if numbers.get("amsgrad"):
@@ -181,7 +187,7 @@ class Adam(_Counting):
             else:
                 yield self.batch(batch, known, (self.m, self.v), kernel="adam")
 
-    def _known(self, t: int, numbers: dict[str, Any]) -> dict[str, Any]:
+    def _known(self, t: int, numbers: Numbers) -> Numbers:
         """Return what the formula knows, for update t of a parameter, in the kernel's order."""
         known = {name: float(numbers[name]) for name in ("lr", "beta1", "beta2", "eps")}
         return known | {
@@ -228,8 +234,8 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.001,
+        params: Params,
+        lr: Rate = 0.001,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
@@ -283,8 +289,8 @@ class NAdam(Adam):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.002,
+        params: Params,
+        lr: Rate = 0.002,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
@@ -314,7 +320,7 @@ class NAdam(Adam):
         root = v.sqrt() * (1 - numbers.beta2**numbers.t) ** -0.5 + numbers.eps
         return p - (m * (numbers.lr * momentum) + g * (numbers.lr * gradient)) / root, (m, v)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
+    def batches(self, params: list[Tensor], numbers: Numbers) -> Iterator[update.Batch]:
         known = {**numbers, "decoupled": self.decoupled}
         yield from (self.batch(batch, {"t": t, **known}) for t, batch in self.by_count(params))
 
@@ -365,8 +371,8 @@ class RAdam(Adam):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.001,
+        params: Params,
+        lr: Rate = 0.001,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
@@ -383,7 +389,7 @@ class RAdam(Adam):
             params, lr, beta1, beta2, eps, weight_decay, betas=betas, maximize=maximize
         )
 
-    def _known(self, t: int, numbers: dict[str, Any]) -> dict[str, Any]:
+    def _known(self, t: int, numbers: Numbers) -> Numbers:
         known = super()._known(t, numbers)
         most, seen = 2 / (1 - known["beta2"]) - 1, known["correction2"]
         length = most - 2 * t * (1 - seen) / seen

@@ -78,15 +78,16 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, max_value: float) -> None
             p.grad = each(lambda g: ops.maximum(ops.minimum(g, max_value), -max_value), p.grad)
 
 
-def _check_limit(owner: str, name: str, value: Any) -> None:
+def _check_limit(owner: str, name: str, value: object) -> None:
     if not isinstance(value, Real) or not float(value) >= 0:
         raise OptionError(f"{owner}: {name}={value!r:.60}\n  rule: a number >= 0")
 
 
-def _having(owner: str, params: Any) -> list[Any]:
+def _having(owner: str, params: object) -> list[Tensor]:
     """Return the tensors that have a gradient; a single tensor counts as one, not as its rows."""
-    given = [params] if isinstance(params, Tensor) else params
-    given = list(given) if isinstance(given, Iterable) else [given]
+    given: list[Any] = [params]
+    if isinstance(params, Iterable) and not isinstance(params, Tensor):
+        given = list(params)
     for p in given:
         if not isinstance(p, Tensor):
             raise OptionError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from needle.ops.core import update
 from needle.ops.core.attributes import real
 from needle.ops.core.update import Batch, State
 from needle.ops.index.row_sparse import RowSparse, cleared, each, parts
+from needle.optim.schedules import Rate
 from needle.tensors import Parameter, Tensor
 
 RANGES = {
@@ -41,6 +42,16 @@ RANGES = {
 
 FLAGS = ("nesterov", "amsgrad", "centered", "maximize")
 """Settings that are True or False."""
+
+
+Params = Iterable[Tensor] | Iterable[Mapping[str, Any]]
+"""Parameters, or groups of them: dicts with "params" and a group's own numbers."""
+
+Number = Rate | bool | None
+Numbers = dict[str, float]
+"""The numbers of a step by name: floats, and flags."""
+
+_R = TypeVar("_R")
 
 
 class Group(dict[str, Any]):
@@ -97,15 +108,17 @@ class Optimizer:
     step ``numbers.t``, counted from 1. It is written with operators and elementwise methods of
     tensors, such as ``g.sqrt()``, and runs as one kernel. Slots start as zeros."""
 
-    lr: Any
-    weight_decay: Any
+    lr: Rate
+    weight_decay: Rate
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "step" in cls.__dict__:  # of a class in the course's style, which counts no steps
             cls.step = _counting(cls.step)  # type: ignore[method-assign]
 
-    def __init__(self, params: Any, lr: Any, weight_decay: Any = 0.0, **numbers: Any) -> None:
+    def __init__(
+        self, params: Params, lr: Rate, weight_decay: Rate = 0.0, **numbers: Number
+    ) -> None:
         groups = _groups(type(self).__name__, params, self.numbers)
         self.groups = [Group(group, self) for group in groups]
         self.params: list[Tensor] = [p for group in self.groups for p in group["params"]]
@@ -117,7 +130,7 @@ class Optimizer:
         self.t = 0
         self.state: dict[str, State] = {slot: {} for slot in self.slots}
 
-    def check(self, numbers: Mapping[str, Any]) -> None:
+    def check(self, numbers: Mapping[str, Number]) -> None:
         """Check the numbers of the rule. The values of schedules are checked in each step.
 
         Raises:
@@ -131,7 +144,7 @@ class Optimizer:
             if name in RANGES and not unset and not callable(value):
                 _check_number(type(self).__name__, name, value)
 
-    def number(self, group: Mapping[str, Any], name: str) -> Any:
+    def number(self, group: Mapping[str, Any], name: str) -> float:
         """Return a number for the next step: the group's own, or else the optimizer's."""
         value = group.get(name, getattr(self, name))
         return value(self.t) if callable(value) else value
@@ -198,7 +211,7 @@ class Optimizer:
                     self.update(params, numbers)
         self.t += 1
 
-    def _chosen(self, having: list[list[Tensor]]) -> list[dict[str, Any]]:
+    def _chosen(self, having: list[list[Tensor]]) -> list[Numbers]:
         """Return each group's numbers for the next step, checked."""
         chosen = [{n: self.number(group, n) for n in self.numbers} for group in self.groups]
         for params, numbers in zip(having, chosen, strict=True):
@@ -225,7 +238,7 @@ class Optimizer:
     def counted(self, batch: Batch, by: int = 1) -> None:
         """Note that a batch was updated; with ``by=-1`` that it was not after all."""
 
-    def _check_rows(self, params: list[Tensor], numbers: Mapping[str, Any]) -> None:
+    def _check_rows(self, params: list[Tensor], numbers: Mapping[str, Number]) -> None:
         decay = numbers.get("weight_decay")
         if self.by_rows and not decay:
             return
@@ -239,7 +252,7 @@ class Optimizer:
                     "SGD, Adam, AdamW and Adagrad take gradients by rows if weight_decay is 0",
                 )  # fmt: skip
 
-    def _climb(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+    def _climb(self, params: list[Tensor], numbers: Numbers) -> None:
         """Update parameters by their negated gradients."""
         grads = [p.grad for p in params]
         try:
@@ -250,13 +263,13 @@ class Optimizer:
             for p, grad in zip(params, grads, strict=True):
                 p.grad = grad
 
-    def update(self, params: list[Tensor], numbers: dict[str, Any]) -> None:
+    def update(self, params: list[Tensor], numbers: Numbers) -> None:
         """Update parameters, which all have gradients, by the rule's step ``self.t + 1``."""
         for batch in self.batches(params, numbers):
             update.run(batch)
             self.counted(batch)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterable[Batch]:
+    def batches(self, params: list[Tensor], numbers: Numbers) -> Iterable[Batch]:
         """Return the calls of the device that ``update`` consists of: those of ``formula``."""
         if type(self).formula is None:
             raise NotImplementedError(f"{type(self).__name__} defines no formula()")
@@ -265,7 +278,7 @@ class Optimizer:
     def batch(
         self,
         params: list[Tensor],
-        numbers: Mapping[str, Any],
+        numbers: Mapping[str, float],
         states: Sequence[State | None] | None = None,
         **more: Any,
     ) -> Batch:
@@ -395,7 +408,7 @@ class Optimizer:
             places |= {f"{slot}.{i}": (slot, p) for i, p in enumerate(self.params)}
         return places
 
-    def _slot(self, key: str, p: Tensor, value: Any, copy: bool) -> Any:
+    def _slot(self, key: str, p: Tensor, value: object, copy: bool) -> NDArray:
         data = executor.primal_array(value) if isinstance(value, Tensor) else value
         try:
             if copy or not isinstance(data, NDArray) or data.device != p.device:
@@ -407,7 +420,7 @@ class Optimizer:
             raise DataError(f"load_state_dict: {key} is {describe(data)}, of {describe(p)}")
         return data.astype(kind, copy=False)
 
-    def _set_number(self, group: dict[str, Any] | None, name: str, value: Any) -> None:
+    def _set_number(self, group: Group | None, name: str, value: object) -> None:
         if group is not None:
             group[name] = group[name] if callable(group.get(name)) else value
         elif not callable(getattr(self, name)):
@@ -419,11 +432,11 @@ class Optimizer:
         return f"{type(self).__name__}({count:,} parameters, {values})"
 
 
-def _counting(step: Callable[..., Any]) -> Callable[..., Any]:
+def _counting(step: Callable[..., _R]) -> Callable[..., _R]:
     """Return a method ``step`` that counts itself if it does not do so: schedules read ``t``."""
 
     @functools.wraps(step)
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def counted(self: Optimizer, *args: object, **kwargs: object) -> _R:
         before = self.__dict__.get("t")
         result = step(self, *args, **kwargs)
         if before is not None and self.__dict__.get("t") == before:
@@ -433,7 +446,7 @@ def _counting(step: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: object) -> int:
     """Return a number of steps from a state.
 
     Raises:
@@ -448,7 +461,7 @@ def count(name: str, value: Any) -> int:
     return steps
 
 
-def check_state(state: Any) -> None:
+def check_state(state: object) -> None:
     """Check that a state is a dict.
 
     Raises:
@@ -458,7 +471,7 @@ def check_state(state: Any) -> None:
         raise ArgumentError(f"load_state_dict: expected a dict, got {state!r:.60}")
 
 
-def _check_number(owner: str, name: str, value: Any) -> None:
+def _check_number(owner: str, name: str, value: object) -> None:
     low, high = RANGES[name]
     try:
         number = real(name, value)
@@ -468,7 +481,7 @@ def _check_number(owner: str, name: str, value: Any) -> None:
         raise OptionError(f"{owner}: {name}={value} is outside [{low:g}, {high:g})")
 
 
-def _groups(owner: str, params: Any, numbers: Iterable[str]) -> list[dict[str, Any]]:
+def _groups(owner: str, params: Params, numbers: Iterable[str]) -> list[dict[str, Any]]:
     """Return parameter groups from a list of tensors, or of dicts."""
     if isinstance(params, Tensor) or hasattr(params, "named_parameters"):
         raise OptionError(
@@ -495,7 +508,7 @@ def _groups(owner: str, params: Any, numbers: Iterable[str]) -> list[dict[str, A
     return groups
 
 
-def _tensors_of(owner: str, params: Any) -> list[Any]:
+def _tensors_of(owner: str, params: object) -> list[Tensor]:
     if isinstance(params, Tensor):
         return [params]
     if not isinstance(params, Iterable) or hasattr(params, "named_parameters"):
@@ -506,7 +519,7 @@ def _tensors_of(owner: str, params: Any) -> list[Any]:
     return list(params)
 
 
-def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
+def two_betas(owner: str, betas: Sequence[float]) -> tuple[float, float]:
     """Return beta1 and beta2.
 
     Raises:
@@ -517,7 +530,7 @@ def two_betas(owner: str, betas: Any) -> tuple[Any, Any]:
     return betas[0], betas[1]
 
 
-def groups_with_betas(owner: str, params: Any) -> Any:
+def groups_with_betas(owner: str, params: Params) -> Params:
     """Return parameters, or groups with beta1 and beta2 in place of betas, as a list."""
     several = isinstance(params, Iterable) and not isinstance(params, Tensor)
     if not several or hasattr(params, "named_parameters"):
@@ -534,7 +547,7 @@ def with_betas(owner: str, group: Any) -> Any:
     return {**rest, "beta1": beta1, "beta2": beta2}
 
 
-def _check_params(owner: str, params: list[Any]) -> None:
+def _check_params(owner: str, params: list[Tensor]) -> None:
     seen: dict[int, int] = {}
     for i, p in enumerate(params):
         if not isinstance(p, Tensor):

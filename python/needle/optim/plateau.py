@@ -10,6 +10,7 @@ from needle.backend.axes import integer
 from needle.errors import DataError, OptionError, unknown
 from needle.ops.core.attributes import real
 from needle.optim.optimizer import Optimizer, check_state, count
+from needle.tensors import Tensor
 
 
 class ReduceLROnPlateau:
@@ -80,7 +81,7 @@ class ReduceLROnPlateau:
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = 0
 
-    def step(self, metric: Any) -> None:
+    def step(self, metric: Tensor | float) -> None:
         """Record a metric: a number, or a tensor of one element. NaN never improves.
 
         Raises:
@@ -97,8 +98,9 @@ class ReduceLROnPlateau:
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            for owner in (self.optimizer, *self.optimizer.groups):
-                self._reduce(owner)
+            self._reduce(vars(self.optimizer))
+            for group in self.optimizer.groups:
+                self._reduce(group)
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
 
     def _improves(self, value: float) -> bool:
@@ -107,9 +109,8 @@ class ReduceLROnPlateau:
             step *= 0.0 if math.isinf(self.best) else self.best  # inf - inf is NaN
         return value < self.best - step if self.mode == "min" else value > self.best + step
 
-    def _reduce(self, owner: Any) -> None:
-        """Reduce the rate of the optimizer, or of a group that has its own rate."""
-        own = owner if isinstance(owner, dict) else vars(owner)
+    def _reduce(self, own: dict[str, Any]) -> None:
+        """Reduce the rate among the attributes of the optimizer, or in a group that has its own."""
         old = own.get("lr")
         if old is None or callable(old):  # a schedule that is overridden in every group
             return

@@ -9,7 +9,8 @@ from needle.errors import OptionError
 from needle.ops.core import update
 from needle.optim.adam import Adam, _Counting, decayed
 from needle.optim.clip import clip_grad_norm
-from needle.optim.optimizer import Optimizer
+from needle.optim.optimizer import Number, Numbers, Optimizer, Params
+from needle.optim.schedules import Rate
 from needle.tensors import Tensor
 
 
@@ -49,8 +50,8 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.01,
+        params: Params,
+        lr: Rate = 0.01,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         *,
@@ -67,7 +68,7 @@ class SGD(Optimizer):
             maximize=maximize,
         )  # fmt: skip
 
-    def check(self, numbers: Mapping[str, Any]) -> None:
+    def check(self, numbers: Mapping[str, Number]) -> None:
         """Check the numbers, and that they suit Nesterov's step.
 
         Raises:
@@ -75,7 +76,7 @@ class SGD(Optimizer):
         """
         super().check(numbers)
         momentum, dampening = numbers["momentum"], numbers["dampening"]
-        still = not callable(momentum) and momentum <= 0
+        still = not callable(momentum) and (momentum or 0) <= 0
         if numbers["nesterov"] and (still or dampening is None or dampening != 0):
             raise OptionError(
                 f"{type(self).__name__}: nesterov with momentum={momentum}, dampening={dampening}\n"
@@ -102,7 +103,7 @@ class SGD(Optimizer):
         step = g + u * numbers.momentum if numbers.nesterov else u
         return p - step * numbers.lr, (u,)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> Iterator[update.Batch]:
+    def batches(self, params: list[Tensor], numbers: Numbers) -> Iterator[update.Batch]:
         momentum, dampening = numbers["momentum"], numbers["dampening"]
         starts = momentum and dampening is not None  # u starts as the first gradient: from zeros
         new = [p for p in params if starts and p not in self.u]
@@ -134,8 +135,8 @@ class Momentum(SGD):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.01,
+        params: Params,
+        lr: Rate = 0.01,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         *,
@@ -186,8 +187,8 @@ class RMSprop(Optimizer):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.01,
+        params: Params,
+        lr: Rate = 0.01,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -217,7 +218,7 @@ class RMSprop(Optimizer):
             u = step = u * numbers.momentum + step
         return p - step * numbers.lr, (v, a, u)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> list[update.Batch]:
+    def batches(self, params: list[Tensor], numbers: Numbers) -> list[update.Batch]:
         v, a, u = (self.state[slot] for slot in "vau")
         if numbers["momentum"] or numbers["centered"]:
             there = v, a if numbers["centered"] else None, u if numbers["momentum"] else None
@@ -266,8 +267,8 @@ class Adagrad(_Counting):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 0.01,
+        params: Params,
+        lr: Rate = 0.01,
         lr_decay: float = 0.0,
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
@@ -292,7 +293,7 @@ class Adagrad(_Counting):
         lr = numbers.lr / (1.0 + (numbers.t - 1) * numbers.lr_decay)
         return p - g * lr / (s.sqrt() + numbers.eps), (s,)
 
-    def batches(self, params: list[Tensor], numbers: dict[str, Any]) -> list[update.Batch]:
+    def batches(self, params: list[Tensor], numbers: Numbers) -> list[update.Batch]:
         start = float(numbers["initial_accumulator_value"])
         return [batch._replace(start=start) for batch in super().batches(params, numbers)]
 
@@ -328,8 +329,8 @@ class Adadelta(Optimizer):
 
     def __init__(
         self,
-        params: Any,
-        lr: Any = 1.0,
+        params: Params,
+        lr: Rate = 1.0,
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0.0,

@@ -20,27 +20,29 @@ from needle.errors import ArgumentError, OptionError
 from needle.ops.core.attributes import real
 
 Schedule = Callable[[int], float]
+Rate = float | Schedule
+"""A number of an optimizer, or a schedule of it."""
 
 
 def _value(schedule: Schedule | float, step: int) -> float:
     return float(schedule(step)) if callable(schedule) else float(schedule)
 
 
-def _finite(owner: Any, **numbers: Any) -> None:
+def _finite(owner: object, **numbers: object) -> None:
     """Check the numbers of a schedule when it is made, not when a step uses it."""
     for name, number in numbers.items():
         if not math.isfinite(real(f"{type(owner).__name__}: {name}", number)):
             raise OptionError(f"{type(owner).__name__}: {name}={number} must be finite")
 
 
-def _positive(owner: Any, **numbers: Any) -> None:
+def _positive(owner: object, **numbers: float) -> None:
     _finite(owner, **numbers)
     for name, number in numbers.items():
         if number <= 0:
             raise OptionError(f"{type(owner).__name__}: {name}={number} must be positive")
 
 
-def _part(owner: Any, **schedules: Any) -> None:
+def _part(owner: object, **schedules: object) -> None:
     _finite(owner, **{name: x for name, x in schedules.items() if not callable(x)})
 
 

@@ -112,7 +112,8 @@ def make_tuple(*tensors: Tensor) -> TensorTuple:
     >>> len(pair)
     2
     """
-    return executor.apply(MakeTensorTuple.of(), *tensors)
+    made: Any = executor.apply(MakeTensorTuple.of(), *tensors)
+    return made
 
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:

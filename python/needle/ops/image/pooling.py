@@ -329,8 +329,8 @@ class MaxPool(_Largest):
 
     def push(
         self, primals: Sequence[Tensor], tangents: Sequence[Tensor]
-    ) -> tuple[TensorTuple | list[Tensor | None], TensorTuple | list[Tensor | None]]:
-        out = executor.apply(self, *primals)
+    ) -> tuple[TensorTuple, list[Tensor | None]]:
+        out: Any = executor.apply(self, *primals)
         return out, [executor.apply(MaxPoolTake.of(*self.geometry), tangents[0], out[1]), None]
 
 

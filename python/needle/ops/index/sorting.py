@@ -238,7 +238,7 @@ def topk(
     [3. 2.] [0 2]
     """
     k, _ = integer("topk: k", k), flag("topk: sorted", sorted)
-    values, indices = executor.apply(Sort.of(axis, flag("topk: largest", largest), k), x).tuple()
+    values, indices = executor.several(Sort.of(axis, flag("topk: largest", largest), k), x)
     return values, stop_gradient(indices) if indices.requires_grad else indices
 
 

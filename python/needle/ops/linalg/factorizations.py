@@ -344,7 +344,8 @@ def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
     >>> print(values)
     [1. 3.]
     """
-    return executor.apply(Eigh.of(), x).tuple()
+    values, vectors = executor.several(Eigh.of(), x)
+    return values, vectors
 
 
 def qr(x: Tensor, complete: bool = False) -> tuple[Tensor, Tensor]:
@@ -354,7 +355,8 @@ def qr(x: Tensor, complete: bool = False) -> tuple[Tensor, Tensor]:
     >>> ndl.allclose(q @ r, Tensor([[3.0, 1.0], [4.0, 2.0]]), atol=1e-5)
     True
     """
-    return executor.apply(QR.of(bool(complete)), x).tuple()
+    q, r = executor.several(QR.of(bool(complete)), x)
+    return q, r
 
 
 def svd(x: Tensor, full: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -364,7 +366,8 @@ def svd(x: Tensor, full: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     >>> print(s)
     [4. 3.]
     """
-    return executor.apply(SVD.of(bool(full)), x).tuple()
+    u, s, vh = executor.several(SVD.of(bool(full)), x)
+    return u, s, vh
 
 
 def pinv(x: Tensor, rtol: Any = None) -> Tensor:

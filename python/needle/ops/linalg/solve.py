@@ -465,11 +465,12 @@ def det(x: Any) -> Tensor:
     return executor.apply(Determinant.of(), x)
 
 
-def slogdet(x: Any) -> tuple[Any, Any]:
+def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
     """The sign of the determinant and the logarithm of its absolute value.
 
     >>> sign, logarithm = ops.slogdet(Tensor([[0.0, 2.0], [2.0, 0.0]]))
     >>> sign.item(), round(logarithm.item(), 4)
     (-1.0, 1.3863)
     """
-    return executor.apply(LogDeterminant.of(), x).tuple()
+    sign, logarithm = executor.several(LogDeterminant.of(), x)
+    return sign, logarithm

@@ -223,7 +223,7 @@ class LinearLoss(Composite):
     def losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Return losses, shift and rest of some rows."""
         op = CrossEntropy.of(self.ignore_index, self.label_smoothing)
-        return executor.apply(op, logits, labels).tuple()
+        return executor.several(op, logits, labels)
 
     def slopes(
         self, g: Tensor, logits: Tensor, labels: Tensor, shift: Tensor, rest: Tensor
@@ -280,7 +280,7 @@ class LinearCrossEntropy(LinearLoss):
             return super().gradient(out_grad, out)
         x, w, labels, *bias = out.inputs
         op = LinearCrossEntropyGrad.of(self.ignore_index, self.label_smoothing, self.transposed)
-        found = executor.apply(op, out_grad[0], x, w, labels, out[1], out[2], *bias).tuple()
+        found = executor.several(op, out_grad[0], x, w, labels, out[1], out[2], *bias)
         return (*found[:2], None, *found[2:])
 
 

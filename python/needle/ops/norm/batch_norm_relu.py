@@ -90,13 +90,14 @@ class BatchNormReLU(Batch):
 
     def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         residual = len(out.node.inputs) == 4
-        g, shared = None, None
+        grad: list[Tensor | None] = [None] * 3
+        shared = None
         if out_grad[0] is not None:
             inputs = (*out.inputs[:3], out[1], out[2], *([out[0]] if residual else []))
             op = BatchNormReLUGrad.of(self.eps)
-            found = executor.apply(op, out_grad[0], *inputs).tuple()
-            g, shared = list(found[:3]), found[3] if residual else None
-        grads = self.through_statistics(g or [None] * 3, out_grad, out)
+            found = executor.several(op, out_grad[0], *inputs)
+            grad, shared = list(found[:3]), found[3] if residual else None
+        grads = self.through_statistics(grad, out_grad, out)
         return [*grads, shared] if residual else grads
 
 
@@ -181,5 +182,5 @@ def batch_norm_relu(
     rows = [permute(z, there) for z in (x, residual) if z is not None]
     parameters = parameter(weight, 1.0, rows[0]), parameter(bias, 0.0, rows[0])
     op = BatchNormReLU.of(real("batch_norm_relu: eps", eps))
-    out, middle, var = executor.apply(op, rows[0], *parameters, *rows[1:]).tuple()
+    out, middle, var = executor.several(op, rows[0], *parameters, *rows[1:])
     return permute(out, back), middle, var

@@ -165,7 +165,7 @@ class GroupNorm(_Grouped):
         grads: list[Any] = [None] * 3
         if out_grad[0] is not None:
             op = GroupNormGrad.of(self.groups, self.eps)
-            grads = list(executor.apply(op, out_grad[0], x, weight, out[1], out[2]).tuple())
+            grads = list(executor.several(op, out_grad[0], x, weight, out[1], out[2]))
         part, count = None, max(prod(shape_of(x)[1:]) // self.groups, 1)
         if out_grad[1] is not None:
             part = self.per_group(out_grad[1]) * (1 / count)
@@ -246,5 +246,5 @@ def group_norm(
     image = channels_last(x)
     parameters = parameter(weight, 1.0, image), parameter(bias, 0.0, image)
     op = GroupNorm.of(integer("group_norm: groups", groups), real("group_norm: eps", eps))
-    out, middle, var = executor.apply(op, image, *parameters).tuple()
+    out, middle, var = executor.several(op, image, *parameters)
     return channels_first(out), middle, var

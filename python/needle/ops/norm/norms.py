@@ -126,7 +126,7 @@ class LayerNorm(_Norm):
         g, mean_grad, rstd_grad = out_grad
         grads: list[Any] = [None] * 3
         if g is not None:
-            grads = list(executor.apply(LayerNormGrad.of(), g, x, weight, middle, rstd).tuple())
+            grads = list(executor.several(LayerNormGrad.of(), g, x, weight, middle, rstd))
         if mean_grad is None and rstd_grad is None:
             return grads
         size = max(shape_of(x)[-1], 1)
@@ -222,7 +222,7 @@ class RMSNorm(_Norm):
         g, rstd_grad = out_grad[0], out_grad[1]
         grads: list[Any] = [None] * 2
         if g is not None:
-            grads = list(executor.apply(RMSNormGrad.of(), g, x, weight, rstd).tuple())
+            grads = list(executor.several(RMSNormGrad.of(), g, x, weight, rstd))
         if rstd_grad is not None:
             factor = rstd_grad * rstd * square(rstd) * (-1 / max(shape_of(x)[-1], 1))
             grads[0] = _added(grads[0], cast_like(widened(x) * unsqueeze(factor, -1), x))
@@ -289,8 +289,8 @@ class Batch(_Norm):
     """The base of batch norm and of the ops that fuse more into the same pass."""
 
     def through_statistics(
-        self, grads: list[Tensor], out_grad: list[Tensor | None], out: TensorTuple
-    ) -> list[Tensor]:
+        self, grads: list[Tensor | None], out_grad: list[Tensor | None], out: TensorTuple
+    ) -> list[Tensor | None]:
         """Return gradients; that of x includes the parts through the mean and the variance."""
         x = out.inputs[0]
         count = max(executor.spec_of(x).size // max(shape_of(x)[-1], 1), 1)
@@ -329,10 +329,10 @@ class BatchNorm(Batch):
 
     def gradient(self, out_grad: list[Tensor | None], out: TensorTuple) -> Gradients:
         x, weight = out.inputs[:2]
-        grads: list[Any] = [None] * 3
+        grads: list[Tensor | None] = [None] * 3
         if out_grad[0] is not None:
             op = BatchNormGrad.of(self.eps)
-            grads = list(executor.apply(op, out_grad[0], x, weight, out[1], out[2]).tuple())
+            grads = list(executor.several(op, out_grad[0], x, weight, out[1], out[2]))
         return self.through_statistics(grads, out_grad, out)
 
 
@@ -466,9 +466,9 @@ def batch_norm(
     axis = normalise_axis(axis, ndim)
     rows = x if axis == ndim - 1 else permute(x, [i for i in range(ndim) if i != axis] + [axis])
     parameters = parameter(weight, 1.0, rows), parameter(bias, 0.0, rows)
-    out, middle, var = executor.apply(
+    out, middle, var = executor.several(
         BatchNorm.of(real("batch_norm: eps", eps)), rows, *parameters
-    ).tuple()
+    )
     if axis != ndim - 1:
         out = permute(out, [*range(axis), ndim - 1, *range(axis, ndim - 1)])
     return out, middle, var

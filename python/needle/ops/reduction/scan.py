@@ -412,7 +412,7 @@ def cumprod(x: Tensor, axis: int | None = None, *, dtype: DTypeLike = None) -> T
 
 def _extremes(op: type[CumMax], x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
     x, axis = _flat(x, axis)
-    values, positions = executor.apply(op.of(axis), x).tuple()
+    values, positions = executor.several(op.of(axis), x)
     return values, stop_gradient(positions) if positions.requires_grad else positions
 
 

@@ -171,7 +171,7 @@ class Recurrent(Composite):
         made = op.of(self.reverse, self.masked, bits, *self._extras())
         lengths = inputs[-1:] if self.masked else ()
         given = (*seeds, *inputs[: s + 3], out[0], *[out[i] for i in range(s + 1, 2 * s + 1)])
-        found = executor.apply(made, *given, *lengths).tuple()
+        found = executor.several(made, *given, *lengths)
         grads = [g if want else None for g, want in zip(found, wanted, strict=True)]
         return (*grads, *[None] * self.masked)
 

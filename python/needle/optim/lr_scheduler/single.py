@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from needle.errors import OptionError, unknown
 from needle.optim.lr_scheduler.base import LRScheduler, assign, each
@@ -18,6 +17,8 @@ from needle.optim.schedules import (
     Schedule,
     Step,
 )
+
+_Piece = tuple[float, float]
 
 # ---- of one schedule -----------------------------------------------------------------
 
@@ -293,7 +294,7 @@ class OneCycleLR(LRScheduler):
         high, low = rate * self.div_factor, rate / self.final_div_factor
         return self._phases((rate, high), (high, rate), (high, low), (rate, low))
 
-    def _phases(self, up: Any, back: Any, down: Any, end: Any) -> Schedule:
+    def _phases(self, up: _Piece, back: _Piece, down: _Piece, end: _Piece) -> Schedule:
         """Return a schedule of two or three pieces, each from a value to another."""
         top, last = float(self.pct_start * self.total_steps) - 1, self.total_steps - 1
         pieces = [(top, *up), (last, *down)]
