@@ -319,7 +319,9 @@ class MultiheadAttention(Module):
             return (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[i]
         return self.in_proj_weight[:, i * self.embed_dim : (i + 1) * self.embed_dim]
 
-    def _mask(self, shape: tuple[int, ...], s: int, attn_mask: Any, padding: Any) -> Any:
+    def _mask(
+        self, shape: tuple[int, ...], s: int, attn_mask: Tensor | None, padding: Tensor | None
+    ) -> Tensor | None:
         """Return one mask with four axes as the op takes it, or None."""
         b, h, t, _ = shape
         masks = []
@@ -352,7 +354,9 @@ def _is_bool(x: Tensor) -> bool:
     return str(executor.spec_of(x).dtype) == "bool"
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Any = None, is_causal: bool = False) -> Tensor:
+def attention_weights(
+    q: Tensor, k: Tensor, mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
     """Return the weights [b, h, t, s] with which attention mixes values; rows that see no key: 0.
 
     Args:

@@ -33,7 +33,7 @@ _C = TypeVar("_C", bound="Container")
 _V = TypeVar("_V")
 
 
-def _check_module(what: str, module: Any) -> None:
+def _check_module(what: str, module: object) -> None:
     """Check that something can be called like a module.
 
     Raises:
@@ -137,7 +137,7 @@ class Container(Module):
         return _place(self, index, "module")
 
 
-def _place(held: Container | ParameterList, index: Any, what: str) -> int:
+def _place(held: Container | ParameterList, index: int, what: str) -> int:
     """Return a checked index.
 
     Raises:
@@ -171,7 +171,7 @@ class Sequential(Container):
     def __init__(self, *modules: Module) -> None:
         super().__init__(modules)
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         modules = self.__dict__["modules"]
         rectified = False
         for module, after in zip(modules, (*modules[1:], None), strict=False):
@@ -216,7 +216,7 @@ class Table(Module, Generic[_V]):
         for name, value in values.items():
             self[name] = value
 
-    def _checked(self, what: str, value: Any) -> _V:
+    def _checked(self, what: str, value: object) -> _V:
         """Return a value as it is stored, or raise an exception."""
         raise NotImplementedError
 
@@ -291,7 +291,7 @@ class ParameterDict(Table[Tensor]):
         super().__init__()
         self.update({} if parameters is None else parameters)
 
-    def _checked(self, what: str, value: Any) -> Tensor:
+    def _checked(self, what: str, value: object) -> Tensor:
         return _as_parameter(what, value)
 
 
@@ -342,7 +342,7 @@ class ParameterList(Module):
         return iter(self.held)
 
 
-def _as_parameter(what: str, value: Any) -> Parameter:
+def _as_parameter(what: str, value: object) -> Parameter:
     """Return a tensor as a parameter.
 
     Raises:

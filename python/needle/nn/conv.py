@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from needle import init, ops
 from needle.backend.axes import axes_of, integer
@@ -125,14 +125,16 @@ class _ConvNd(Module):
     axes: ClassVar[int]
     transposed: ClassVar[bool] = False
 
-    def _check_steps(self, least: int, **settings: Any) -> None:
+    def _check_steps(self, least: int, **settings: int | Sequence[int]) -> None:
         """Check settings that have a number per spatial axis, such as strides."""
         for name, value in settings.items():
             if min(ops.per_axis(name, value, self.axes)) < least:
                 kind = type(self).__name__
                 raise ShapeError(f"{kind}: {name}={value}\n  rule: {name} >= {least}")
 
-    def _draw(self, kernel_size: Any, bias: bool, device: DeviceLike, dtype: DTypeLike) -> None:
+    def _draw(
+        self, kernel_size: int | Sequence[int], bias: bool, device: DeviceLike, dtype: DTypeLike
+    ) -> None:
         name = type(self).__name__
         check_sizes(
             self, in_channels=self.in_channels, out_channels=self.out_channels, groups=self.groups
@@ -156,7 +158,7 @@ class _ConvNd(Module):
     out_channels: int
     groups: int
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         """Return (value, default) of the settings by name."""
         raise NotImplementedError
 
@@ -206,7 +208,7 @@ class _Straight(_ConvNd):
             self.padding_mode, self.slope,
         )  # fmt: skip
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {
             "stride": (self.stride, 1), "padding": (self.padding, 0),
             "dilation": (self.dilation, 1), "padding_mode": (self.padding_mode, "zeros"),
@@ -284,7 +286,7 @@ class _Transposed(_ConvNd):
             self.dilation,
         )  # fmt: skip
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {
             "stride": (self.stride, 1), "padding": (self.padding, 0),
             "output_padding": (self.output_padding, 0), "dilation": (self.dilation, 1),

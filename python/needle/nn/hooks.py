@@ -8,11 +8,13 @@ from typing import Any
 from needle import tracing
 from needle.errors import ArgumentError
 
+_Hook = tuple[Callable[..., Any], bool]
+
 
 class Handle:
     """What registering a hook returns: ``remove()`` removes it, and so does the end of ``with``."""
 
-    def __init__(self, hooks: list[Any], entry: tuple[Any, bool]) -> None:
+    def __init__(self, hooks: list[_Hook], entry: _Hook) -> None:
         self._hooks, self._entry = hooks, entry
 
     def remove(self) -> None:
@@ -23,7 +25,7 @@ class Handle:
     def __enter__(self) -> Handle:
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
 
@@ -31,14 +33,16 @@ class Hooks:
     """The hooks of one module, in the order in which they run."""
 
     def __init__(self) -> None:
-        self.before: list[tuple[Callable[..., Any], bool]] = []
-        self.after: list[tuple[Callable[..., Any], bool]] = []
+        self.before: list[_Hook] = []
+        self.after: list[_Hook] = []
 
-    def compared(self) -> tuple[Any, ...]:
+    def compared(self) -> tuple[object, ...]:
         """Return what must be equal for a program of the module to hold."""
         return (*self.before, None, *self.after)
 
-    def add(self, hooks: list[Any], hook: Any, prepend: bool, with_kwargs: bool) -> Handle:
+    def add(
+        self, hooks: list[_Hook], hook: Callable[..., Any], prepend: bool, with_kwargs: bool
+    ) -> Handle:
         """Add a hook to one of the lists.
 
         Raises:

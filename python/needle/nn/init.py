@@ -22,6 +22,9 @@ from needle.executor import shape_of
 from needle.ops import random
 from needle.tensors import Tensor
 
+if TYPE_CHECKING:
+    from needle.ops.random.stream import Generator
+
 __all__ = [
     "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_",
     "normal_", "ones_", "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_",
@@ -42,7 +45,9 @@ def _filled(tensor: Tensor, values: Tensor) -> Tensor:
     return tensor
 
 
-def _drawn(tensor: Tensor, generator: Any, draw: Callable[..., Tensor], **settings: Any) -> Tensor:
+def _drawn(
+    tensor: Tensor, generator: Generator | None, draw: Callable[..., Tensor], **settings: float
+) -> Tensor:
     """Give a tensor new values that a function of ``init`` draws."""
     with random.drawing(generator):
         return _filled(tensor, draw(*shape_of(tensor), **settings, **_like(tensor)))
@@ -67,12 +72,16 @@ def ones_(tensor: Tensor) -> Tensor:
     return constant_(tensor, 1.0)
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
+def uniform_(
+    tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Fill a tensor with uniform numbers in [a, b). See ``init.rand``."""
     return _drawn(tensor, generator, init.rand, low=a, high=b)
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Fill a tensor with normal numbers. See ``init.randn``."""
     return _drawn(tensor, generator, init.randn, mean=mean, std=std)
 
@@ -83,13 +92,13 @@ def trunc_normal_(
     std: float = 1.0,
     a: float = -2.0,
     b: float = 2.0,
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Fill a tensor with normal numbers within [a, b]. See ``init.trunc_normal``."""
     return _drawn(tensor, generator, init.trunc_normal, mean=mean, std=std, low=a, high=b)
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill a matrix with orthogonal rows or columns. See ``init.orthogonal``."""
     return _drawn(tensor, generator, init.orthogonal, gain=gain)
 
@@ -182,7 +191,9 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
     return shape[1] * window, shape[0] * window
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_uniform_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Fill a tensor with U(-a, a), a = gain * sqrt(6 / (fan_in + fan_out)).
 
     See ``init.xavier_uniform``.
@@ -191,7 +202,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
     return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill a tensor with N(0, std), std = gain * sqrt(2 / (fan_in + fan_out)).
 
     See ``init.xavier_normal``.
@@ -212,7 +223,7 @@ def kaiming_uniform_(
     a: float = 0.0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Fill a tensor with U(-b, b), b = gain * sqrt(3 / fan). See ``init.kaiming_uniform``.
 
@@ -232,7 +243,7 @@ def kaiming_normal_(
     a: float = 0.0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Fill a tensor with N(0, std), std = gain / sqrt(fan). See ``kaiming_uniform_``."""
     return normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from needle.ops.core.attributes import flag
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike, DTypeLike, Values
 
 _MATMUL_BIAS = ops.MatMulBias.of()
 
 
-def _activation(owner: str, act: Any) -> Module | None:
+def _activation(owner: str, act: object) -> Module | None:
     """Return an activation that was given by name, or as a module.
 
     Raises:
@@ -107,7 +107,7 @@ class Linear(Module):
         return text if self.bias is not None else text + ", bias=False"
 
 
-def looked_up(weight: Tensor, ids: Any, padding_idx: int | None, sparse: bool) -> Tensor:
+def looked_up(weight: Tensor, ids: Values, padding_idx: int | None, sparse: bool) -> Tensor:
     """Return rows of a table; the row ``padding_idx`` gets no gradient from them."""
     out: Tensor = ops.embedding(weight, ids, sparse=sparse)
     if padding_idx is None:
@@ -164,7 +164,7 @@ class Embedding(Module):
             drawn[self.padding_idx] = 0.0
         self.weight = Parameter(drawn)
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Values) -> Tensor:
         return looked_up(self.weight, x, self.padding_idx, self.sparse)
 
     def extra_repr(self) -> str:

@@ -25,7 +25,7 @@ def as_array(value: Any, like: Tensor) -> NDArray:
 
 
 def faults(
-    names: list[str], value: NDArray, target: Tensor, given: Mapping[str, Any]
+    names: list[str], value: NDArray, target: Tensor, given: Mapping[str, object]
 ) -> Iterator[str]:
     """Say why a value cannot be loaded into a tensor, which may have several names."""
     if value.shape != target.shape or value.dtype.is_floating != target.dtype.is_floating:

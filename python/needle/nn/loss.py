@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import ops
 from needle.errors import OptionError, unknown
@@ -14,6 +14,9 @@ from needle.nn.settings import check_number, shown
 from needle.ops.core.operands import as_tensors
 from needle.ops.index.indexing import beside
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import Operand, Values
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -31,7 +34,7 @@ class SoftmaxLoss(Module):
     0.1269
     """
 
-    def forward(self, logits: Tensor, y: Any) -> Tensor:
+    def forward(self, logits: Tensor, y: Values) -> Tensor:
         return ops.cross_entropy(logits, y.detach() if isinstance(y, Tensor) else y)
 
 
@@ -44,7 +47,7 @@ class _Loss(Module):
             raise unknown(f"{type(self).__name__}: reduction", reduction, self.reductions)
         self.reduction = reduction
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         """Return (value, default) of the settings by name."""
         return {"reduction": (self.reduction, "mean")}
 
@@ -52,7 +55,7 @@ class _Loss(Module):
         """Return the settings as keyword arguments of the loss function."""
         return {name: value for name, (value, _) in self._settings().items()}
 
-    def _weight_by(self, name: str, weight: Any) -> None:
+    def _weight_by(self, name: str, weight: Values | None) -> None:
         """Keep a weight, or None, as a buffer."""
         given = None if weight is None else Tensor(weight, requires_grad=False)
         self.register_buffer(name, given)
@@ -86,7 +89,7 @@ class CrossEntropyLoss(_Loss):
 
     def __init__(
         self,
-        weight: Any = None,
+        weight: Values | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
@@ -96,7 +99,7 @@ class CrossEntropyLoss(_Loss):
         self._weight_by("weight", weight)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
-    def forward(self, logits: Tensor, target: Any) -> Tensor:
+    def forward(self, logits: Tensor, target: Values) -> Tensor:
         logits, target = classes_last(logits, target, "cross_entropy")
         return ops.cross_entropy(
             logits,
@@ -107,18 +110,18 @@ class CrossEntropyLoss(_Loss):
             reduction=self.reduction,
         )
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         smoothing = {"label_smoothing": (self.label_smoothing, 0.0)}
         return {"ignore_index": (self.ignore_index, -100), **super()._settings(), **smoothing}
 
 
-def classes_last(x: Tensor, target: Any, name: str) -> tuple[Tensor, Any]:
+def classes_last(x: Tensor, target: Values, name: str) -> tuple[Tensor, Values]:
     """Return x, and a target with as many axes, with axis 1 (the classes) moved to the end."""
     if len(shape_of(x)) <= 2:
         return x, target
-    x, target = as_tensors((x, beside(x, target)), name)
+    x, found = as_tensors((x, beside(x, target)), name)
     order = (0, *range(2, x.ndim), 1)
-    return ops.permute(x, order), ops.permute(target, order) if target.ndim == x.ndim else target
+    return ops.permute(x, order), ops.permute(found, order) if found.ndim == x.ndim else found
 
 
 class NLLLoss(_Loss):
@@ -141,13 +144,13 @@ class NLLLoss(_Loss):
     weight: Tensor | None
 
     def __init__(
-        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
+        self, weight: Values | None = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction)
         self._weight_by("weight", weight)
         self.ignore_index = ignore_index
 
-    def forward(self, x: Tensor, labels: Any) -> Tensor:
+    def forward(self, x: Tensor, labels: Values) -> Tensor:
         x, labels = classes_last(x, labels, "nll_loss")
         return ops.nll_loss(
             x,
@@ -157,7 +160,7 @@ class NLLLoss(_Loss):
             reduction=self.reduction,
         )
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {"ignore_index": (self.ignore_index, -100), **super()._settings()}
 
 
@@ -206,7 +209,7 @@ class HuberLoss(_Loss):
             raise OptionError(f"HuberLoss: expected a positive delta, got {delta!r}")
         self.delta: float = delta
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {**super()._settings(), "delta": (self.delta, 1.0)}
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -234,7 +237,7 @@ class SmoothL1Loss(_Loss):
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.smooth_l1_loss(x, target, beta=self.beta, reduction=self.reduction)
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {**super()._settings(), "beta": (self.beta, 1.0)}
 
 
@@ -257,7 +260,11 @@ class BCEWithLogitsLoss(_Loss):
     pos_weight: Tensor | None
 
     def __init__(
-        self, reduction: str = "mean", pos_weight: Any = None, *, weight: Any = None
+        self,
+        reduction: str = "mean",
+        pos_weight: Values | None = None,
+        *,
+        weight: Values | None = None,
     ) -> None:
         super().__init__(reduction)
         self._weight_by("weight", weight)
@@ -286,7 +293,7 @@ class BCELoss(_Loss):
 
     weight: Tensor | None
 
-    def __init__(self, reduction: str = "mean", *, weight: Any = None) -> None:
+    def __init__(self, reduction: str = "mean", *, weight: Values | None = None) -> None:
         super().__init__(reduction)
         self._weight_by("weight", weight)
 
@@ -318,7 +325,7 @@ class KLDivLoss(_Loss):
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.kl_divergence(x, target, **self._given())
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {**super()._settings(), "log_target": (self.log_target, False)}
 
 
@@ -330,7 +337,7 @@ class _Margin(_Loss):
         self.margin = self.usual if margin is None else margin
         check_number(self, "margin", self.margin, low=-math.inf)
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {"margin": (self.margin, self.usual), **super()._settings()}
 
 
@@ -345,7 +352,7 @@ class CosineEmbeddingLoss(_Margin):
     [1. 1.]
     """
 
-    def forward(self, x: Tensor, y: Tensor, target: Any) -> Tensor:
+    def forward(self, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
         return ops.cosine_embedding_loss(x, y, target, **self._given())
 
 
@@ -360,7 +367,7 @@ class HingeEmbeddingLoss(_Margin):
 
     usual = 1.0
 
-    def forward(self, x: Tensor, target: Any) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.hinge_embedding_loss(x, target, **self._given())
 
 
@@ -374,7 +381,7 @@ class MarginRankingLoss(_Margin):
     [0. 2.]
     """
 
-    def forward(self, x: Tensor, y: Tensor, target: Any) -> Tensor:
+    def forward(self, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
         return ops.margin_ranking_loss(x, y, target, **self._given())
 
 
@@ -407,7 +414,7 @@ class TripletMarginLoss(_Margin):
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return ops.triplet_margin_loss(anchor, positive, negative, **self._given())
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         own = {"p": (self.p, 2.0), "eps": (self.eps, 1e-6), "swap": (self.swap, False)}
         return {**super()._settings(), **own}
 
@@ -426,10 +433,10 @@ class GaussianNLLLoss(_Loss):
         check_number(self, "eps", eps)
         self.full, self.eps = full, eps
 
-    def forward(self, x: Tensor, target: Tensor, var: Any) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor, var: Operand) -> Tensor:
         return ops.gaussian_nll_loss(x, target, var, **self._given())
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         return {"full": (self.full, False), "eps": (self.eps, 1e-6), **super()._settings()}
 
 
@@ -452,6 +459,6 @@ class PoissonNLLLoss(_Loss):
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return ops.poisson_nll_loss(x, target, **self._given())
 
-    def _settings(self) -> dict[str, tuple[Any, Any]]:
+    def _settings(self) -> dict[str, tuple[object, object]]:
         own = {"log_input": (self.log_input, True), "full": (self.full, False)}
         return {**own, "eps": (self.eps, 1e-8), **super()._settings()}

@@ -19,7 +19,7 @@ from typing import (
 
 from needle import executor, graph, tracing
 from needle.checkpoint import note_buffers
-from needle.devices import cpu, cuda
+from needle.devices import Device, cpu, cuda
 from needle.dtype import DType
 from needle.errors import ArgumentError, DataError, NeedleError, OptionError, explain
 from needle.nn.loading import as_array, faults, mismatch
@@ -65,7 +65,7 @@ class Mismatch(NamedTuple):
 
 class _Found(NamedTuple):
     name: str
-    item: Any  # Parameter, Module or (a buffer's) Tensor
+    item: Tensor | Module
     saved: bool
 
 
@@ -73,7 +73,7 @@ def _join(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix and key else prefix or key
 
 
-def search(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def search(value: object, name: str) -> Iterator[tuple[str, Parameter | Module]]:
     """Find parameters and modules in an attribute, through dicts, lists and tuples."""
     if isinstance(value, (Parameter, Module)):
         yield name, value
@@ -131,7 +131,7 @@ class Module(Registry):
     def __init__(self) -> None:
         self.training = True
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         trace = tracing.current()
         if trace is not None:
             trace.assigns(self, name, value)
@@ -216,7 +216,7 @@ class Module(Registry):
         self.__dict__.setdefault("_buffers", {})[name] = persistent
         setattr(self, name, value)
 
-    def _contents(self, prefix: str = "", above: tuple[Any, ...] = ()) -> Iterator[_Found]:
+    def _contents(self, prefix: str = "", above: tuple[object, ...] = ()) -> Iterator[_Found]:
         """Yield all parameters, buffers and modules in order; shared ones under each name."""
         above = (*above, self)
         for key, value in self.__dict__.items():
@@ -327,7 +327,7 @@ class Module(Registry):
 
     # ---- all at once -----------------------------------------------------------
 
-    def apply(self: _M, function: Callable[[Module], Any]) -> _M:
+    def apply(self: _M, function: Callable[[Module], object]) -> _M:
         """Call a function with this module and every module below; return this module.
 
         >>> model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
@@ -364,12 +364,12 @@ class Module(Registry):
 
     def to(
         self: _M,
-        target: Any = None,
+        target: DeviceLike | DTypeLike | Tensor = None,
         dtype: DTypeLike = None,
         *,
         device: DeviceLike = None,
         non_blocking: bool = False,
-        memory_format: Any = None,
+        memory_format: object = None,
     ) -> _M:
         """Move parameters and buffers to a device, or cast floating ones to a floating dtype.
 
@@ -470,7 +470,7 @@ class Module(Registry):
                 )  # fmt: skip
             yield name, item
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
+    def load_state_dict(self, state: Mapping[str, object], strict: bool = True) -> Mismatch:
         """Set all parameters and buffers, or none of them if there is an error.
 
         Args:
@@ -535,7 +535,7 @@ class Module(Registry):
     def __repr__(self) -> str:
         return "\n".join(self._lines("", "", ()))
 
-    def _lines(self, name: str, indent: str, above: tuple[Any, ...]) -> Iterator[str]:
+    def _lines(self, name: str, indent: str, above: tuple[object, ...]) -> Iterator[str]:
         count = self.num_parameters()
         line = f"{indent}{name}{': ' if name else ''}{type(self).__name__}({self.extra_repr()})"
         yield f"{line}  {count:,} parameters" if count else line
@@ -544,7 +544,7 @@ class Module(Registry):
                 yield from child._lines(child_name, indent + "  ", (*above, self))
 
 
-def _convert(tensor: Tensor, where: Any, kind: DType | None) -> None:
+def _convert(tensor: Tensor, where: Device | None, kind: DType | None) -> None:
     data = executor.primal_array(tensor)
     if where is not None:
         data = data.to(where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from needle import executor, init, ops, tracing
 from needle.backend.axes import axes_of
@@ -79,7 +79,7 @@ class _Statistics(Module):
         """Move the running statistics, if tracked, towards those of a batch."""
         if not self.track_running_stats:
             return
-        new: Any = self.momentum
+        new: float | Tensor | None = self.momentum
         if new is None:
             _settle(self.num_batches_tracked)
             self.num_batches_tracked = self.num_batches_tracked + 1
@@ -176,7 +176,12 @@ class _LastAxes(Module):
     """Base of layers that normalise the last axes of x together."""
 
     def __init__(
-        self, shape: Any, eps: float, affine: bool, device: DeviceLike, dtype: DTypeLike
+        self,
+        shape: int | Sequence[int],
+        eps: float,
+        affine: bool,
+        device: DeviceLike,
+        dtype: DTypeLike,
     ) -> None:
         super().__init__()
         check_number(self, "eps", eps)

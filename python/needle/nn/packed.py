@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from needle.errors import ArgumentError, IndexRangeError, OptionError, ShapeErro
 from needle.executor import shape_of
 from needle.ops.sequence.recurrent_grad import running
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import Values
 
 
 class PackedSequence(NamedTuple):
@@ -31,7 +34,7 @@ class PackedSequence(NamedTuple):
 
 
 def pack_padded_sequence(
-    x: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
+    x: Tensor, lengths: Values, batch_first: bool = False, enforce_sorted: bool = True
 ) -> PackedSequence:
     """Return padded sequences with their lengths, as recurrent layers take them.
 

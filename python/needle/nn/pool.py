@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from needle import ops
 from needle.backend.axes import integer
@@ -25,7 +25,7 @@ class MaxPool2d(Module):
      [13. 15.]]
     """
 
-    pool: ClassVar[Callable[..., Any]] = staticmethod(ops.max_pool2d)
+    pool: ClassVar[Callable[..., Tensor]] = staticmethod(ops.max_pool2d)
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class AvgPool2d(Module):
      [10.5 12.5]]
     """
 
-    pool: ClassVar[Callable[..., Any]] = staticmethod(ops.avg_pool2d)
+    pool: ClassVar[Callable[..., Tensor]] = staticmethod(ops.avg_pool2d)
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ def _windows(layer: MaxPool2d | AvgPool2d) -> str:
 
 
 class _AdaptivePool(Module):
-    pool: ClassVar[Callable[..., Any]]
+    pool: ClassVar[Callable[..., Tensor]]
 
     def __init__(self, output_size: int | Sequence[int | None]) -> None:
         super().__init__()
@@ -346,7 +346,7 @@ class PixelShuffle(Module):
     (1, 3, 8, 8)
     """
 
-    shuffle: ClassVar[Callable[..., Any]] = staticmethod(ops.pixel_shuffle)
+    shuffle: ClassVar[Callable[..., Tensor]] = staticmethod(ops.pixel_shuffle)
 
     def __init__(self, factor: int) -> None:
         super().__init__()

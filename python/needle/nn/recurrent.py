@@ -5,6 +5,7 @@ A cell is its layer's op on a sequence of one step, so both give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import executor, init, ops
@@ -19,9 +20,10 @@ from needle.ops.sequence.recurrent_grad import zeros
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike, DTypeLike, Values
 
 State = Tensor | tuple[Tensor, ...] | None
+_Sequence = Tensor | PackedSequence
 
 # ---- cells -------------------------------------------------------------------------
 
@@ -55,7 +57,7 @@ class _Cell(Module):
         self.bias_ih: Tensor | None = Parameter(init.rand(width, **how)) if bias else None
         self.bias_hh: Tensor | None = Parameter(init.rand(width, **how)) if bias else None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in self.weights:
             super().__setattr__(name, value)
         elif value is None or isinstance(value, Tensor):
@@ -64,18 +66,22 @@ class _Cell(Module):
             given = type(value).__name__
             raise ArgumentError(f"{type(self).__name__}.{name}: expected a tensor, got {given}")
 
-    def _op(self, reverse: bool, masked: bool) -> Any:
+    def _op(self, reverse: bool, masked: bool) -> ops.Op:
         """Return the op of the layer."""
         raise NotImplementedError
 
-    def _biases(self, x: Tensor) -> tuple[Any, ...]:
+    def _biases(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return what the op takes as biases."""
         if self.bias_ih is None or self.bias_hh is None:
             return (zeros((self.columns * self.hidden_size,), x),)
         return (self.bias_ih + self.bias_hh,)
 
     def sequence(
-        self, x: Tensor, start: tuple[Tensor, ...], reverse: bool = False, lengths: Any = None
+        self,
+        x: Tensor,
+        start: tuple[Tensor, ...],
+        reverse: bool = False,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Return the result of every step [t, b, hidden_size], and the last states.
 
@@ -111,7 +117,7 @@ class _Cell(Module):
         return shown(f"{self.input_size}, {self.hidden_size}", bias)
 
 
-def states_of(name: str, h: Any, count: int) -> tuple[Tensor, ...]:
+def states_of(name: str, h: Tensor | Sequence[Tensor], count: int) -> tuple[Tensor, ...]:
     """Return states as a tuple.
 
     Raises:
@@ -166,7 +172,7 @@ class RNNCell(_Cell):
         self._op(False, False)  # which knows the names
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
-    def _op(self, reverse: bool, masked: bool) -> Any:
+    def _op(self, reverse: bool, masked: bool) -> ops.Op:
         return ops.RNN.of(reverse, masked, self.nonlinearity)
 
 
@@ -199,10 +205,10 @@ class GRUCell(_Cell):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
-    def _op(self, reverse: bool, masked: bool) -> Any:
+    def _op(self, reverse: bool, masked: bool) -> ops.Op:
         return ops.GRU.of(reverse, masked)
 
-    def _biases(self, x: Tensor) -> tuple[Any, ...]:
+    def _biases(self, x: Tensor) -> tuple[Tensor, ...]:
         if self.bias_ih is None or self.bias_hh is None:
             return super()._biases(x) * 2
         return self.bias_ih, self.bias_hh
@@ -241,7 +247,7 @@ class LSTMCell(_Cell):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
-    def _op(self, reverse: bool, masked: bool) -> Any:
+    def _op(self, reverse: bool, masked: bool) -> ops.Op:
         return ops.LSTM.of(reverse, masked)
 
 
@@ -276,22 +282,23 @@ class _Layers(Module):
             for _ in range(self._directions)
         ]
 
-    def _run(self, cells: list[Any], x: Any, h: Any, lengths: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _run(
+        self, cells: Sequence[_Cell], x: _Sequence, h: State, lengths: Values | None
+    ) -> tuple[Any, tuple[Tensor, ...]]:
         """Return the result of the last layer, and the last states, each [cells, b, h]."""
         packed = isinstance(x, PackedSequence)
-        if packed:
-            x, lengths = x
-        elif lengths is not None:
-            lengths = as_tensors((x, beside(x, lengths)), type(self).__name__)[1]
-        start = self._start(cells, x, h, packed)
+        y, counts = x if isinstance(x, PackedSequence) else (x, None)
+        if not packed and lengths is not None:
+            counts = as_tensors((y, beside(y, lengths)), type(self).__name__)[1]
+        start = self._start(cells, y, h, packed)
         turn = self.batch_first and not packed
-        y = ops.swapaxes(x, 0, 1) if turn else x
+        y = ops.swapaxes(y, 0, 1) if turn else y
         count, last = self._directions, []
         for layer in range(self.num_layers):
             outs = []
             for i in range(layer * count, (layer + 1) * count):
                 given = tuple(state[i] for state in start)
-                out, *states = cells[i].sequence(y, given, i % count == 1, lengths)
+                out, *states = cells[i].sequence(y, given, i % count == 1, counts)
                 outs.append(out)
                 last.append(states)
             y = outs[0] if count == 1 else ops.concat(outs, -1)
@@ -299,9 +306,11 @@ class _Layers(Module):
                 y = ops.dropout(y, self.dropout)
         y = ops.swapaxes(y, 0, 1) if turn else y
         ends = tuple(ops.stack(states) for states in zip(*last, strict=True))
-        return PackedSequence(y, lengths) if packed else y, ends
+        return PackedSequence(y, x.lengths) if isinstance(x, PackedSequence) else y, ends
 
-    def _start(self, cells: list[Any], x: Any, h: Any, packed: bool) -> tuple[Any, ...]:
+    def _start(
+        self, cells: Sequence[_Cell], x: Tensor, h: State, packed: bool
+    ) -> tuple[Tensor, ...]:
         """Return the states before the first step, each [cells, b, h].
 
         Raises:
@@ -384,7 +393,7 @@ class RNN(_Layers):
         ]
 
     def forward(
-        self, x: Any, h0: Tensor | None = None, *, lengths: Any = None
+        self, x: _Sequence, h0: Tensor | None = None, *, lengths: Values | None = None
     ) -> tuple[Any, Tensor]:
         out, (h,) = self._run(self.rnn_cells, x, h0, lengths)
         return out, h
@@ -426,7 +435,7 @@ class GRU(_Layers):
         ]
 
     def forward(
-        self, x: Any, h0: Tensor | None = None, *, lengths: Any = None
+        self, x: _Sequence, h0: Tensor | None = None, *, lengths: Values | None = None
     ) -> tuple[Any, Tensor]:
         out, (h,) = self._run(self.gru_cells, x, h0, lengths)
         return out, h
@@ -468,6 +477,10 @@ class LSTM(_Layers):
         ]
 
     def forward(
-        self, x: Any, h0: tuple[Tensor, Tensor] | None = None, *, lengths: Any = None
+        self,
+        x: _Sequence,
+        h0: tuple[Tensor, Tensor] | None = None,
+        *,
+        lengths: Values | None = None,
     ) -> tuple[Any, tuple[Tensor, ...]]:
         return self._run(self.lstm_cells, x, h0, lengths)

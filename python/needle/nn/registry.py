@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle.errors import ArgumentError, OptionError, explain, unknown
 from needle.nn.hooks import Handle, Hooks
 from needle.tensors import Parameter, Tensor
+
+if TYPE_CHECKING:
+    from needle.nn.module import Module
 
 
 class Registry:
@@ -37,7 +40,7 @@ class Registry:
             vacant: tuple[str, ...] = getattr(self, "_vacant", ())
             object.__setattr__(self, "_vacant", (*vacant, name))
 
-    def add_module(self, name: str, module: Any) -> None:
+    def add_module(self, name: str, module: Registry | None) -> None:
         """Set an attribute that is a module, or None.
 
         Raises:
@@ -57,7 +60,7 @@ class Registry:
 
     register_module = add_module
 
-    def _register(self, method: str, name: str, value: Any, kind: type) -> None:
+    def _register(self, method: str, name: str, value: object, kind: type) -> None:
         if not isinstance(name, str) or not name or "." in name:
             raise OptionError(f"{method}: expected a name (a string without dots), got {name!r}")
         old = getattr(self, name, None)
@@ -85,7 +88,7 @@ class Registry:
         found: Tensor = self._by_name("buffer", "named_buffers", target)
         return found
 
-    def get_submodule(self, target: str) -> Any:
+    def get_submodule(self, target: str) -> Module:
         """Return a module by its dotted name; "" is this one. See ``get_parameter``.
 
         >>> nn.Sequential(nn.Linear(3, 2)).get_submodule("0")
@@ -175,7 +178,7 @@ class Registry:
         return hooks.add(hooks.after, hook, prepend, with_kwargs)
 
 
-def check_parameter(name: str, value: Any) -> None:
+def check_parameter(name: str, value: object) -> None:
     """Check that a value can take the place of a parameter.
 
     Raises:
@@ -190,7 +193,7 @@ def check_parameter(name: str, value: Any) -> None:
         )  # fmt: skip
 
 
-def check_buffer(name: str, value: Any) -> None:
+def check_buffer(name: str, value: object) -> None:
     """Check that a value can be a buffer.
 
     Raises:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
 
 from needle.backend.axes import integer
 from needle.errors import OptionError
 from needle.nn.module import Module
 
 
-def check_sizes(layer: Module, **sizes: Any) -> None:
+def check_sizes(layer: Module, **sizes: object) -> None:
     """Check that sizes are integers. The functions that make parameters check their range.
 
     Raises:
@@ -23,7 +22,7 @@ def check_sizes(layer: Module, **sizes: Any) -> None:
 
 
 def check_number(
-    layer: Module, name: str, value: Any, low: float = 0.0, high: float = math.inf
+    layer: Module, name: str, value: object, low: float = 0.0, high: float = math.inf
 ) -> None:
     """Check that a setting is a number in [low, high].
 
@@ -36,7 +35,7 @@ def check_number(
         raise OptionError(f"{type(layer).__name__}: {name}={value!r:.60}\n  rule: {rule}")
 
 
-def shown(first: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
+def shown(first: str, settings: Mapping[str, tuple[object, object]]) -> str:
     """Return the text of a layer's ``repr``: the sizes, then the settings that are not defaults.
 
     Args:

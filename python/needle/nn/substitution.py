@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import graph
 from needle.errors import ArgumentError, ShapeError, explain, unknown
@@ -12,11 +12,14 @@ from needle.nn.module import Module
 from needle.ops.core.starts import aliases
 from needle.tensors import Tensor
 
+if TYPE_CHECKING:
+    from needle.typing import Values
+
 
 def functional_call(
     module: Module,
-    params: Mapping[str, Any],
-    args: Any = (),
+    params: Mapping[str, Values],
+    args: object = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return ``module(*args, **kwargs)``, with these tensors in place of parameters and buffers.
@@ -84,7 +87,7 @@ def _standing_for(tensor: Tensor, other: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def _kept_buffers(module: Module, names: Mapping[str, Any]) -> Iterator[None]:
+def _kept_buffers(module: Module, names: Mapping[str, object]) -> Iterator[None]:
     """Give modules back the buffers of these names, which a call may assign to."""
     kept = []
     for path, part in module.named_modules():

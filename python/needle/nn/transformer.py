@@ -173,7 +173,7 @@ class Transformer(Module):
             for _ in range(num_layers)
         ]
 
-    def forward(self, x: Tensor, h: Any = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, h: object = None) -> tuple[Tensor, Tensor]:
         if len(shape_of(x)) != 3:
             problem = f"x has {len(shape_of(x))} axes"
             raise explain(ShapeError, "Transformer", problem, [("x", x)], "x has three axes")
@@ -227,7 +227,9 @@ class _PyTorchLayer(Module):
         """Return what the two linear layers make of x."""
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
-    def _attend(self, x: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:
+    def _attend(
+        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+    ) -> Tensor:
         """Return what self-attention makes of x."""
         return self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)[0]
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from needle import ops
 from needle.errors import OptionError, ShapeError, explain
 from needle.executor import shape_of
 from needle.nn.layers import looked_up
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import Values
 
 Sizes = int | Sequence[int]
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -36,7 +39,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
 
 
 def embedding(
-    input: Any, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False
+    input: Values, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False
 ) -> Tensor:
     """Look up rows of a table: ``weight[input]``. See ``nn.Embedding``.
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from needle import ops
 from needle.nn.loss import classes_last
 from needle.ops.index.indexing import beside
 from needle.tensors import Tensor
 
+if TYPE_CHECKING:
+    from needle.typing import Values
+
 
 def cross_entropy(
     input: Tensor,
-    target: Any,
+    target: Values,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -28,7 +31,7 @@ def cross_entropy(
 
 def nll_loss(
     input: Tensor,
-    target: Any,
+    target: Values,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from needle import ops
 from needle.errors import OptionError
@@ -12,7 +11,7 @@ from needle.tensors import Tensor
 Sizes = int | Sequence[int]
 
 
-def _max(pool: Callable[..., Any], return_indices: bool, *settings: Any) -> Tensor:
+def _max(pool: Callable[..., Tensor], return_indices: bool, *settings: object) -> Tensor:
     if return_indices:
         raise OptionError("max_pool: return_indices=True is not available; it must be False")
     return pool(*settings)
@@ -60,7 +59,7 @@ def max_pool3d(
     return _max(ops.max_pool3d, return_indices, *how)
 
 
-def _average(pool: Callable[..., Any], divisor: int | None, *settings: Any) -> Tensor:
+def _average(pool: Callable[..., Tensor], divisor: int | None, *settings: object) -> Tensor:
     if divisor is not None:
         raise OptionError("avg_pool: divisor_override is not available; it must be None")
     return pool(*settings)
