@@ -6,7 +6,7 @@ import signal
 
 import needle as ndl
 from needle.recipes.loop import train
-from needle.recipes.recipe import Settings
+from needle.recipes.settings import Settings
 from needle.tools.run import RunFolder
 from needle.train import progress
 from needle.train.stop import Stop, Stopped

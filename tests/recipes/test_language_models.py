@@ -25,7 +25,7 @@ from needle.recipes.gpt import GPTRecipe
 from needle.recipes.language import RecurrentRecipe, TokenText
 from needle.recipes.loop import train
 from needle.recipes.ptb import TreebankLSTM
-from needle.recipes.recipe import Settings
+from needle.recipes.settings import Settings
 from needle.tools.run import RunFolder
 from needle.train import progress
 from needle.train.stop import Stop

@@ -18,7 +18,7 @@ from needle import recipes
 from needle.errors import NeedleError, OptionError
 from needle.models.byte_mlp import BITS, ORDERS, VALUES, ByteMLP, features
 from needle.recipes.loop import train
-from needle.recipes.recipe import Settings
+from needle.recipes.settings import Settings
 from needle.tools import plot
 from needle.tools.run import RunFolder
 from needle.train import progress

@@ -20,8 +20,8 @@ from needle.errors import DataError, OptionError
 from needle.models.cyclegan import CycleGAN, ImagePool
 from needle.recipes.cyclegan import CycleGanRecipe
 from needle.recipes.loop import train
-from needle.recipes.recipe import Settings
 from needle.recipes.resnet9_cifar10 import CifarRecipe
+from needle.recipes.settings import Settings
 from needle.tools import pictures
 from needle.tools.run import RunFolder
 from needle.train import progress

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from needle.errors import unknown
-from needle.recipes.own import choices
-from needle.recipes.own import read as read_choices
-from needle.recipes.recipe import Recipe, Settings
+from needle.recipes.recipe import Recipe
+from needle.recipes.settings import Settings, choices
+from needle.recipes.settings import read as read_choices
 
 __all__ = [
     "DEFAULT", "Recipe", "Settings", "choices", "get", "names", "read_choices",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import nn, optim
+from needle import nn
 from needle.models.byte_lstm import ByteText
 from needle.recipes.language import RecurrentRecipe
 from needle.recipes.standard_library import StandardLibrary
@@ -55,10 +55,6 @@ class ByteLSTMRecipe(StandardLibrary, RecurrentRecipe):
 
     def architecture(self) -> dict[str, Any]:
         return {"model": "ByteLSTM", "hidden": self.hidden_size}
-
-    def optimizer(self, model: nn.Module, steps: int) -> optim.Optimizer:
-        rate = self.warm_cosine(steps)
-        return optim.AdamW(model.parameters(), lr=rate, beta2=0.98, weight_decay=0.01)
 
     def offset(self, epoch: int) -> int:
         random = np.random.default_rng([self.settings.seed, epoch])

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from needle import nn, optim
-from needle.data import Dataset
+from needle import nn
 from needle.models.byte_mlp import features
 from needle.recipes.language import constant
-from needle.recipes.recipe import Groups
+from needle.recipes.recipe import Groups, Items
 from needle.recipes.standard_library import StandardLibrary
 from needle.tensors import Tensor
 
@@ -22,7 +21,7 @@ ROWS = 2048
 """Number of bytes that an evaluation predicts at once."""
 
 
-class ByteWindows(Dataset):
+class ByteWindows(Items):
     """The bytes of a text, each with the features of those before it.
 
     Args:
@@ -36,13 +35,6 @@ class ByteWindows(Dataset):
 
     def __len__(self) -> int:
         return len(self.text) - self.context
-
-    def __getitem__(self, index: Any) -> Any:
-        x, y = self.batch(np.array([index]))
-        return x[0], y[0]
-
-    def in_memory(self) -> bool:
-        return True
 
     def batch(self, indices: Bytes) -> Any:
         windows = np.lib.stride_tricks.sliding_window_view(self.text, self.context + 1)[indices]
@@ -67,10 +59,6 @@ class ByteRecipe(StandardLibrary):
 
     def architecture(self) -> dict[str, Any]:
         return {"model": "ByteMLP", "context": self.context}
-
-    def optimizer(self, model: nn.Module, steps: int) -> optim.Optimizer:
-        rate = self.warm_cosine(steps)
-        return optim.AdamW(model.parameters(), lr=rate, beta2=0.98, weight_decay=0.01)
 
     def steps_per_epoch(self) -> int:
         return -(-self.source.values.size // self.batch_size)

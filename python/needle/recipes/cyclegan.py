@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from needle import nn, ops, optim
-from needle.data import Augment, Dataset, RandomCrops, RandomFlips, UnpairedImages
+from needle.data import Augment, RandomCrops, RandomFlips, UnpairedImages
 from needle.data.download import given_folder
 from needle.errors import DataError, OptionError
 from needle.models.cyclegan import CycleGAN, DCGANGenerator, ImagePool, PatchDiscriminator
-from needle.recipes.recipe import Groups, Recipe
+from needle.recipes.recipe import Groups, ImageRecipe, Items
 from needle.tensors import Tensor
 from needle.tools import pictures
 from needle.tools.run import RunFolder
@@ -28,7 +28,7 @@ ROWS = 10
 """Number of images that an evaluation translates together."""
 
 
-class Pairs(Dataset):
+class Pairs(Items):
     """Pairs of images that do not belong together, shifted and mirrored.
 
     They are a function of the indices: ``epoch << EPOCH | i`` is image i of the first kind and a
@@ -47,13 +47,6 @@ class Pairs(Dataset):
     def __len__(self) -> int:
         return max(len(self.a), len(self.b))
 
-    def __getitem__(self, index: Any) -> Any:
-        a, b = self.batch(np.array([index]))
-        return a[0], b[0]
-
-    def in_memory(self) -> bool:
-        return True
-
     def batch(self, indices: Any) -> Any:
         """Return images of both kinds, float32 [n, 3, h, w] in [-1, 1]."""
         epoch, own = int(indices[0]) >> EPOCH, (indices & (2**EPOCH - 1)) % len(self.a)
@@ -64,7 +57,7 @@ class Pairs(Dataset):
         return _signed(a), _signed(b)
 
 
-class CycleGanRecipe(Recipe):
+class CycleGanRecipe(ImageRecipe):
     """Train on shifted and mirrored images of trainA and trainB; evaluate on testA and testB.
 
     Adam with beta1 = 0.5; the rate is constant in the first half of the run, then falls linearly to
@@ -74,7 +67,6 @@ class CycleGanRecipe(Recipe):
 
     name = "cyclegan"
     summary = "translate images A to B and back (--data: folder with trainA, trainB, testA, testB)"
-    item = "images"
     curve_unit = "sum of the losses"
     batch_size = 4
     lr = 2e-4
@@ -107,9 +99,6 @@ class CycleGanRecipe(Recipe):
         half = max(1, steps // 2)
         schedule = optim.Chain((self.lr, half), optim.Linear(self.lr, 0.0, max(1, steps - half)))
         return optim.Adam(model.parameters(), lr=schedule, beta1=0.5, beta2=0.999)
-
-    def steps_per_epoch(self) -> int:
-        return -(-len(self.train) // self.batch_size)
 
     def batches(self) -> Any:
         pairs = Pairs(self.train.a, self.train.b, self.settings.seed)
@@ -157,9 +146,6 @@ class CycleGanRecipe(Recipe):
                 total += float(ops.summation(ops.absolute(back(there(x)) - x)).item())
             distances.append(total / images.size)
         return {"cycle_distance": sum(distances) / 2, "a": distances[0], "b": distances[1]}
-
-    def evaluate_every(self, steps: int) -> int:
-        return self.steps_per_epoch()
 
     def draw(self, model: nn.Module, folder: RunFolder, step: int, final: bool) -> None:
         """Write a picture for each epoch: A, A to B, A to B to A, then B, B to A, B to A to B."""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from needle import nn, optim
-from needle.data import Dataset, TextFile
+from needle.data import TextFile
 from needle.errors import DataError, OptionError
 from needle.recipes.language import NO_TARGET, LanguageRecipe, constant, perplexity
-from needle.recipes.recipe import Groups
+from needle.recipes.recipe import Groups, Items
 from needle.tensors import Tensor
 
 Ids = np.ndarray[Any, Any]
@@ -27,7 +27,7 @@ def pairs(ids: Ids, places: Ids) -> tuple[Ids, Ids]:
     return ids[places].astype(np.int64), ids[places + 1].astype(np.int64)
 
 
-class Windows(Dataset):
+class Windows(Items):
     """The windows of a text, by where they begin.
 
     Args:
@@ -41,12 +41,6 @@ class Windows(Dataset):
 
     def __len__(self) -> int:
         return len(self.ids) - self.length
-
-    def __getitem__(self, index: Any) -> Any:
-        return pairs(self.ids, index + np.arange(self.length))
-
-    def in_memory(self) -> bool:
-        return True
 
     def batch(self, indices: Ids) -> Any:
         return pairs(self.ids, indices[:, None] + np.arange(self.length))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from needle import nn, optim
-from needle.data import Dataset, Tokenizer
+from needle.data import Tokenizer
 from needle.errors import DataError
 from needle.models import GPT, ByteLSTM, ByteMLP, LanguageModel
 from needle.models.sampling import Sampler, continuation
-from needle.recipes.recipe import Groups, Recipe, Settings
+from needle.recipes.recipe import Groups, Items, Recipe
+from needle.recipes.settings import Settings
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class TokenText:
         return self.ids[places + 1]
 
 
-class Columns(Dataset):
+class Columns(Items):
     """A text that is read in columns, side by side; item i is row i of them.
 
     Args:
@@ -118,9 +119,6 @@ class Columns(Dataset):
     def __getitem__(self, index: Any) -> Any:
         x, y = self.batch(np.array([index]))
         return x[0], y
-
-    def in_memory(self) -> bool:
-        return True
 
     def batch(self, indices: Ids) -> Any:
         """Return inputs [t, b, *] and targets [t * b]."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from needle.errors import DataError
 from needle.ops import random
-from needle.recipes.recipe import Recipe, Settings
+from needle.recipes.recipe import Recipe
+from needle.recipes.settings import Settings
 from needle.tools.run import RunFolder, environment
 from needle.train import Callback, Evaluate, Memory, Norms, Result, Trainer
 from needle.train.progress import Progress

@@ -9,17 +9,16 @@ from needle import nn, optim
 from needle.data import DataLoader, mnist
 from needle.errors import DataError
 from needle.models.mlp_resnet import MLPResNet
-from needle.recipes.recipe import Recipe, Shuffled
+from needle.recipes.recipe import ImageRecipe, Shuffled
 
 TARGET = 0.98
 
 
-class MnistRecipe(Recipe):
+class MnistRecipe(ImageRecipe):
     """Train on the 60,000 training images; evaluate on the 10,000 test images."""
 
     name = "mlp-mnist"
     summary = "an MLP with residual blocks on MNIST; 98.0 % test accuracy within 10 epochs"
-    item = "images"
     mode = "max"
     batch_size = 100
     lr = 1e-3
@@ -32,18 +31,12 @@ class MnistRecipe(Recipe):
         if not len(self.test):
             raise DataError("mlp-mnist: the test files contain no images")
 
-    def describe_data(self) -> dict[str, Any]:
-        return {"training_images": len(self.train), "test_images": len(self.test)}
-
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Flatten(), MLPResNet(28 * 28, self.hidden))
 
     def optimizer(self, model: nn.Module, steps: int) -> optim.Optimizer:
         schedule = optim.Cosine(self.lr, steps)
         return optim.AdamW(model.parameters(), lr=schedule, weight_decay=0.01)
-
-    def steps_per_epoch(self) -> int:
-        return -(-len(self.train) // self.batch_size)
 
     def batches(self) -> Any:
         order = Shuffled(len(self.train))
@@ -59,9 +52,6 @@ class MnistRecipe(Recipe):
             right += int((logits.numpy().argmax(axis=1) == y.numpy()).sum())
             total += self.loss_function(logits, y).item() * len(y)
         return {"accuracy": right / len(self.test), "loss": total / len(self.test)}
-
-    def evaluate_every(self, steps: int) -> int:
-        return self.steps_per_epoch()
 
     def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
         accuracy = figures["accuracy"]

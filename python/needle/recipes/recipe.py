@@ -2,73 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from needle import nn, optim
-from needle.data import DataLoader
+from needle.data import DataLoader, Dataset
 from needle.errors import OptionError, unknown
 from needle.ops import random
-from needle.recipes import own
+from needle.recipes.settings import Settings, apply
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
     from needle.tools.run import RunFolder
-
-MOST = 2**31 - 1
-"""Limit of the batch size, and of the steps or epochs of a run."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings that the user may choose; None means the recipe's own value.
-
-    Attributes:
-        data: folder of the data; for recipes that learn one text, its file.
-        epochs: number of passes over the training data.
-        steps: number of updates, instead of ``epochs``.
-        batch_size: number of items per update.
-        lr: highest learning rate.
-        seed: seed of the initial weights, the order of the data and dropout.
-        preset: name of one of the recipe's sets of values.
-        own: values of the recipe's own settings, by name (see ``recipes.choices``).
-
-    Raises:
-        OptionError: for a value of the wrong type, or out of range.
-    """
-
-    data: str | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    seed: int = 0
-    preset: str | None = None
-    own: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, rule in (("data", "a path"), ("preset", "a name")):
-            text = getattr(self, name)
-            _check(name, text, text is None or isinstance(text, str), rule)
-        for name in ("epochs", "steps", "batch_size", "seed"):
-            value, least = getattr(self, name), 0 if name == "seed" else 1
-            most = math.inf if name == "seed" else MOST
-            right = type(value) is int and least <= value <= most
-            limit = f" and at most {most}" if most < math.inf else ""
-            _check(
-                name, value, right or (value is None and least == 1),
-                f"an integer, at least {least}{limit}",
-            )  # fmt: skip
-        rate = self.lr if isinstance(self.lr, (int, float)) else math.nan
-        _check("lr", self.lr, self.lr is None or 0 < rate < math.inf, "a positive number")
-
-
-def _check(name: str, value: Any, right: bool, rule: str) -> None:
-    if not right:
-        option = "--" + name.replace("_", "-")
-        raise OptionError(f"{option}: got {value!r:.60}\n  rule: {rule}")
 
 
 class Shuffled:
@@ -104,6 +51,21 @@ class Groups:
     def batches(self, seed: int, epoch: int) -> Iterator[Any]:
         """Yield the indices of the batches of a pass."""
         return self.make(epoch)
+
+
+class Items(Dataset):
+    """A data set in memory whose ``batch`` computes pairs for the indices of a batch."""
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = self.batch(np.array([index]))
+        return x[0], y[0]
+
+    def in_memory(self) -> bool:
+        return True
+
+    def batch(self, indices: Any) -> Any:
+        """Return the first and the second parts of the items at these indices."""
+        raise NotImplementedError
 
 
 class Recipe:
@@ -159,7 +121,7 @@ class Recipe:
                 raise unknown(f"{self.name}: preset", settings.preset, self.presets)
             for name, value in self.presets[settings.preset].items():
                 setattr(self, name, value)
-        own.apply(self, settings.own)
+        apply(self, settings.own)
         self.batch_size = settings.batch_size or self.batch_size
         self.lr = settings.lr or self.lr
         if settings.steps or settings.epochs:
@@ -261,3 +223,20 @@ class Recipe:
     def conclude(self, model: nn.Module, figures: dict[str, float]) -> list[str]:
         """Return the lines to print at the end, from the figures of the final evaluation."""
         raise NotImplementedError
+
+
+class ImageRecipe(Recipe):
+    """Base of the recipes that learn images ``train``; ``test`` judges them after each pass."""
+
+    item = "images"
+    train: Any
+    test: Any
+
+    def describe_data(self) -> dict[str, Any]:
+        return {"training_images": len(self.train), "test_images": len(self.test)}
+
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.train) // self.batch_size)
+
+    def evaluate_every(self, steps: int) -> int:
+        return self.steps_per_epoch()

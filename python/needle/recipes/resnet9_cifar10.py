@@ -17,7 +17,7 @@ from needle.data import (
     cifar10,
 )
 from needle.models.resnet9 import ResNet9
-from needle.recipes.recipe import Recipe, Shuffled
+from needle.recipes.recipe import ImageRecipe, Shuffled
 from needle.tensors import Tensor
 from needle.tools import pictures, plot
 from needle.tools.run import RunFolder
@@ -30,12 +30,11 @@ SHOWN = 40
 """Number of wrong predictions in the picture."""
 
 
-class CifarRecipe(Recipe):
+class CifarRecipe(ImageRecipe):
     """Train on randomly shifted and mirrored training images; evaluate on the test images."""
 
     name = "resnet9-cifar10"
     summary = "the course's ResNet-9 on CIFAR-10, with pictures of its mistakes"
-    item = "images"
     mode = "max"
     batch_size = 128
     lr = 3e-3
@@ -49,9 +48,6 @@ class CifarRecipe(Recipe):
         self.plain = Augment(normalise)
         self.predicted = np.zeros(0, np.int64)
 
-    def describe_data(self) -> dict[str, Any]:
-        return {"training_images": len(self.train), "test_images": len(self.test)}
-
     def model(self) -> nn.Module:
         return ResNet9()
 
@@ -59,9 +55,6 @@ class CifarRecipe(Recipe):
         warmup = max(1, steps // 10)
         schedule = optim.Warmup(warmup, optim.Cosine(self.lr, max(1, steps - warmup)))
         return optim.AdamW(model.parameters(), lr=schedule, weight_decay=0.01)
-
-    def steps_per_epoch(self) -> int:
-        return -(-len(self.train) // self.batch_size)
 
     def batches(self) -> Any:
         dataset = NDArrayDataset(self.train.images, self.train.labels)
@@ -89,9 +82,6 @@ class CifarRecipe(Recipe):
         self.predicted = np.concatenate(predicted)
         accuracy = float((self.predicted == self.test.labels).mean())
         return {"accuracy": accuracy, "loss": total / len(self.test)}
-
-    def evaluate_every(self, steps: int) -> int:
-        return self.steps_per_epoch()
 
     def draw(self, model: nn.Module, folder: RunFolder, step: int, final: bool) -> None:
         if not plot.available():

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from needle import nn
+from needle import nn, optim
 from needle.data import ByteTokenizer, python_source
 from needle.recipes.language import LanguageRecipe
 
@@ -33,6 +33,10 @@ class StandardLibrary(LanguageRecipe):
             "held_out_bytes": self.held_out.values.size,
             "held_out_modules": self.held_out.modules,
         }
+
+    def optimizer(self, model: nn.Module, steps: int) -> optim.Optimizer:
+        rate = self.warm_cosine(steps)
+        return optim.AdamW(model.parameters(), lr=rate, beta2=0.98, weight_decay=0.01)
 
     def shown(self, loss: float) -> dict[str, float]:
         return {"bits_per_byte": loss / math.log(2)}

@@ -16,7 +16,7 @@ import numpy as np
 from needle import config, core, io
 from needle.devices import default_device
 from needle.errors import DataError, OptionError
-from needle.recipes.recipe import Settings
+from needle.recipes.settings import Settings
 from needle.train.folder import DAMAGE, WEIGHTS, Folder, content
 
 

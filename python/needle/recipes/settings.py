@@ -1,11 +1,70 @@
-"""A recipe's own settings: numbers and names of its class that ``--set NAME=VALUE`` changes."""
+"""What a user may choose of a recipe: ``Settings``, which all have, and each recipe's own.
+
+A recipe's own settings are the numbers and names of its class; ``--set NAME=VALUE`` changes them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from needle.errors import OptionError, unknown
+
+MOST = 2**31 - 1
+"""Limit of the batch size, and of the steps or epochs of a run."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings that the user may choose; None means the recipe's own value.
+
+    Attributes:
+        data: folder of the data; for recipes that learn one text, its file.
+        epochs: number of passes over the training data.
+        steps: number of updates, instead of ``epochs``.
+        batch_size: number of items per update.
+        lr: highest learning rate.
+        seed: seed of the initial weights, the order of the data and dropout.
+        preset: name of one of the recipe's sets of values.
+        own: values of the recipe's own settings, by name (see ``recipes.choices``).
+
+    Raises:
+        OptionError: for a value of the wrong type, or out of range.
+    """
+
+    data: str | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    seed: int = 0
+    preset: str | None = None
+    own: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, rule in (("data", "a path"), ("preset", "a name")):
+            text = getattr(self, name)
+            _check(name, text, text is None or isinstance(text, str), rule)
+        for name in ("epochs", "steps", "batch_size", "seed"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            most = math.inf if name == "seed" else MOST
+            right = type(value) is int and least <= value <= most
+            limit = f" and at most {most}" if most < math.inf else ""
+            _check(
+                name, value, right or (value is None and least == 1),
+                f"an integer, at least {least}{limit}",
+            )  # fmt: skip
+        rate = self.lr if isinstance(self.lr, (int, float)) else math.nan
+        _check("lr", self.lr, self.lr is None or 0 < rate < math.inf, "a positive number")
+
+
+def _check(name: str, value: Any, right: bool, rule: str) -> None:
+    if not right:
+        option = "--" + name.replace("_", "-")
+        raise OptionError(f"{option}: got {value!r:.60}\n  rule: {rule}")
+
 
 _FIXED = {
     "batch_size", "compiled", "curve", "curve_unit", "epochs", "item", "lr", "mode", "name",
