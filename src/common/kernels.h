@@ -120,7 +120,7 @@ struct Adam {
 };
 struct Sgd {
   double lr, momentum, dampening, weight_decay;
-  bool nesterov, first;  // first: velocity is not read (PyTorch: starts as the gradient)
+  bool nesterov;
 };
 
 // Windows that move over images [n, spatial..., c] with 1 to 3 spatial axes, giving results
@@ -265,8 +265,6 @@ struct Kernels {
   // (null: none), g, out, x, weight, mean, var.
   const char* (*plan_batch_norm_relu)(Plan*, const Operand& x, double eps);
   const char* (*plan_batch_norm_relu_grad)(Plan*, const Operand& x, double eps);
-  // The elements of windows at known positions; zero on padding. buffers: out, x, index (uint8).
-  const char* (*plan_max_pool_take)(Plan*, const Window&, const Operand& x, const Operand& out);
   // Averages of windows without dilation; `before` and `after` say, per axis, how much of the
   // padding counts as elements. float32, dense. buffers: out, x; and dx, g.
   const char* (*plan_avg_pool)(Plan*, const Window&, const int64_t* before, const int64_t* after,
@@ -383,7 +381,7 @@ struct Kernels {
   KERNEL(plan_layer_norm) KERNEL(plan_layer_norm_grad) KERNEL(plan_batch_norm) \
   KERNEL(plan_batch_norm_grad) KERNEL(plan_convolution) KERNEL(plan_max_pool) \
   KERNEL(plan_max_pool_grad) KERNEL(plan_batch_norm_relu) KERNEL(plan_batch_norm_relu_grad) \
-  KERNEL(plan_max_pool_take) KERNEL(plan_avg_pool) KERNEL(plan_avg_pool_grad) \
+  KERNEL(plan_avg_pool) KERNEL(plan_avg_pool_grad) \
   KERNEL(plan_group_norm) KERNEL(plan_group_norm_grad) KERNEL(plan_move_images) \
   KERNEL(plan_erase_images) KERNEL(plan_normalise_images) KERNEL(plan_resize_images) \
   KERNEL(plan_jitter_images) KERNEL(plan_augment_images) KERNEL(plan_recurrent) \

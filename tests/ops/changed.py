@@ -33,8 +33,7 @@ python/needle/backend_* python/needle/course/arrays.py python/needle/course/auto
 python/needle/backend/dlpack.py
 python/needle/backend/cuda/dlpack.py python/needle/ops/core/formula.py
 python/needle/ops/core/update.py
-src/cpu/elementwise/update.cc src/cpu/image/images.cc src/core/bind/convolution.cc
-src/core/bind/augment.cc src/onednn/*
+src/cpu/elementwise/update.cc src/cpu/image/images.cc src/core/bind/augment.cc src/onednn/*
 """
 """Files of the package that no op is made of: their own tests always run whole."""
 

@@ -4,15 +4,17 @@ expansion in float64; errors stay below the documented bounds; results do not de
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import needle as ndl
 from needle import core, executor
-from needle.backend import convolution as kernels
-from needle.backend import onednn
+from needle.backend import find_override, onednn
 from needle.errors import DeviceError
 from needle.ops.image.convolution import Convolution, ConvolutionInput, ConvolutionWeight
+from needle.ops.image.convolution_bias import ConvolutionActivation
 from needle.ops.image.pooling import MaxPool, MaxPoolGrad
 from needle.ops.norm.batch_norm_relu import BatchNormReLU
 
@@ -82,11 +84,8 @@ def result(op, arrays, dtype="float32", algorithm="im2col"):
 
 def taken(op, arrays, algorithm):
     """Whether the algorithm itself computes the op, not the expansion in its place."""
-    override = getattr(kernels, {
-        "Convolution": "convolution", "ConvolutionInput": "convolution_input",
-        "ConvolutionWeight": "convolution_weight",
-    }[type(op).__name__])  # fmt: skip
     with ndl.config(conv=algorithm, device="cpu"):
+        override = find_override("cpu", type(op).__name__)
         found = override(op, *(ndl.Tensor(x, requires_grad=False).array for x in arrays))
     return found is not NotImplemented
 
@@ -220,23 +219,18 @@ def test_results_do_not_depend_on_the_number_of_threads(shape, algorithm):
 def test_bias_and_activation(isa, index, algorithm, slope):
     op, (x, w) = operations(SHAPES[index])["forward"]
     bias = np.linspace(-3, 3, w.shape[-1], dtype=np.float32)
-    arrays = [ndl.Tensor(v, requires_grad=False, device="cpu").array for v in (x, w, bias)]
     plain = result(op, (x, w), "float64") + bias
-    out = ndl.Tensor(np.zeros_like(plain, np.float32), requires_grad=False, device="cpu").array
-    low = [before for before, _ in op.padding]
-    assert core.native.convolution(
-        0, algorithm, out, *arrays, slope, w.shape[:-2], op.stride, op.dilation, low, op.groups
-    )
+    rectified = ConvolutionActivation.of(*op.geometry, slope)
+    out = core.native.convolution(0, algorithm, rectified, *map(tensor, (x, w, bias)))
     exact = np.where(plain < 0, plain * slope, plain)
     assert relative_error(out.numpy(), exact) < 4e-6
 
 
 def test_activation_keeps_nan_and_infinity():
     x = np.array([[[np.nan], [-np.inf], [np.inf], [-1.0]]], np.float32)  # [1, 4, 1]: one axis
-    w = np.ones((1, 1, 1), np.float32)
-    arrays = [ndl.Tensor(v, requires_grad=False, device="cpu").array for v in (x, w)]
-    out = ndl.Tensor(np.zeros_like(x), requires_grad=False, device="cpu").array
-    assert core.native.convolution(0, 1, out, *arrays, None, 0.0, (1,), (1,), (1,), (0,), 1)
+    arrays = map(tensor, (x, np.ones((1, 1, 1)), np.zeros(1)))
+    op = ConvolutionActivation.of((1,), ((0, 0),), (1,), 1, 0.0)
+    out = core.native.convolution(0, 1, op, *arrays)
     np.testing.assert_array_equal(out.numpy().ravel(), [np.nan, 0.0, np.inf, 0.0])
 
 
@@ -251,23 +245,39 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert np.mean(found != exact) < 0.01  # rounded once: only ties may differ
 
 
-def test_wrong_calls_of_the_kernel_raise():
-    x = ndl.Tensor(np.zeros((1, 4, 4, 2)), dtype="float32", device="cpu").array
-    w = ndl.Tensor(np.zeros((3, 3, 2, 5)), dtype="float32", device="cpu").array
-    y = ndl.Tensor(np.zeros((1, 4, 4, 5)), dtype="float32", device="cpu").array
-    one = (1, 1)
-    convolve = core.native.convolution
-    with pytest.raises(ValueError, match="direction"):
-        convolve(3, 0, y, x, w, None, 1.0, (3, 3), one, one, one, 1)
-    with pytest.raises(ValueError, match="spatial axes"):
-        convolve(0, 0, y, x, w, None, 1.0, (3, 3), one, one, (1,), 1)
-    with pytest.raises(ValueError, match="at least 1"):
-        convolve(0, 0, y, x, w, None, 1.0, (3, 3), (0, 1), one, one, 1)
-    with pytest.raises(ValueError, match="bias"):
-        convolve(0, 0, y, x, w, x, 1.0, (3, 3), one, one, one, 1)
-    assert not convolve(0, 0, x, y, w, None, 1.0, (3, 3), one, one, one, 1)
-    assert not convolve(0, 0, y, x, w, None, 1.0, (2, 3), one, one, one, 1)
-    assert not convolve(0, 0, y, x, w, None, 1.0, (3, 3), one, one, one, 2)
+@pytest.mark.parametrize(
+    "direction, algorithm, geometry, operands",
+    [
+        (3, 0, {}, "xw"),
+        (0, 3, {}, "xw"),
+        (0, 0, {"groups": 2}, "xw"),
+        (0, 0, {"groups": 0}, "xw"),
+        (0, 0, {"stride": (0, 1)}, "xw"),
+        (0, 0, {"stride": (1,)}, "xw"),
+        (0, 0, {"dilation": (2**40, 1)}, "xw"),
+        (0, 0, {"padding": ((2**62, 2**62), (0, 0))}, "xw"),
+        (0, 0, {"padding": ((0, 0),)}, "xw"),
+        (0, 0, {}, "xww"),
+        (0, 0, {}, "x"),
+        (0, 0, {}, "xx"),
+        (1, 0, {}, "yw"),
+        (1, 0, {"spatial": (2**30, 2**30)}, "yw"),
+        (1, 0, {"spatial": (4, 4), "groups": 3}, "yw"),
+        (2, 0, {"kernel": (2**61, 3)}, "xy"),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_left_to_the_expansion(
+    direction, algorithm, geometry, operands
+):
+    one = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+    arrays = {
+        "x": tensor(np.zeros((1, 4, 4, 2))),
+        "w": tensor(np.zeros((3, 3, 2, 5))),
+        "y": tensor(np.zeros((1, 4, 4, 5))),
+    }
+    op = SimpleNamespace(**{**one, **geometry})
+    found = core.native.convolution(direction, algorithm, op, *(arrays[i] for i in operands))
+    assert found is NotImplemented
 
 
 # ---- pooling -------------------------------------------------------------------------
@@ -303,7 +313,7 @@ def test_pooling_agrees_with_the_expansion(isa, shape, streamed):
     grad = MaxPoolGrad.of(*op.geometry, spatial)
     with ndl.config(device="cpu"):
         tensor = ndl.Tensor(x, requires_grad=False)
-        found = kernels.max_pool(op, tensor.array)
+        found = core.native.overrides["MaxPool"](op, tensor.array)
         assert found is not NotImplemented
         with ndl.config(overrides="off"):
             values, index = (t.numpy() for t in executor.apply(op, tensor).tuple())
@@ -311,7 +321,7 @@ def test_pooling_agrees_with_the_expansion(isa, shape, streamed):
         np.testing.assert_array_equal(found[1].numpy(), index)
         g = ndl.Tensor(random.integers(-9, 9, values.shape), dtype="float32", requires_grad=False)
         place = ndl.Tensor(index, dtype="uint8", requires_grad=False)
-        dx = kernels.max_pool_grad(grad, g.array, place.array)
+        dx = core.native.overrides["MaxPoolGrad"](grad, g.array, place.array)
         assert dx is not NotImplemented
         with ndl.config(overrides="off"):
             np.testing.assert_array_equal(dx.numpy(), executor.apply(grad, g, place).numpy())

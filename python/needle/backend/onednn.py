@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from needle import config
-from needle.backend.ndarray import NDArray
+from needle import dtype as dtypes
+from needle.backend.ndarray import NDArray, empty
 from needle.errors import DeviceError
 
 PACKAGE, LIBRARY = "onednn-cpu-gomp", "libdnnl.so.3"
@@ -89,11 +90,32 @@ def _address(x: NDArray | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if x is None else x.handle.ptr() + x.offset * x.dtype.itemsize)
 
 
+def convolution(direction: int, op: Any, *inputs: NDArray) -> Any:
+    """Return the result of an op of a direction; NotImplemented if oneDNN cannot compute it.
+
+    Raises:
+        DeviceError: if oneDNN is missing, for every dtype, or fails.
+    """
+    plugin()
+    kind, floats = inputs[0].dtype, (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+    if kind not in floats or any(x.dtype is not kind or x.size == 0 for x in inputs):
+        return NotImplemented
+    shape = op.infer(*(x.spec for x in inputs)).shape
+    kernel = op.kernel if hasattr(op, "kernel") else inputs[1].shape[:-2]
+    out = empty(shape, dtypes.float32, inputs[0].device)
+    a, b, *bias = (x.astype(dtypes.float32, copy=False).compact() for x in inputs)
+    low, slope = [before for before, _ in op.padding], getattr(op, "slope", 1.0)
+    window = kernel, op.stride, op.dilation, low, op.groups
+    if not convolve(direction, out, a, b, bias[0] if bias else None, slope, *window):
+        return NotImplemented
+    return out.astype(kind, copy=False)
+
+
 def convolve(
     direction: int, out: NDArray, a: NDArray, b: NDArray, bias: NDArray | None, slope: float,
     kernel: Sizes, stride: Sizes, dilation: Sizes, low: Sizes, groups: int,
 ) -> bool:  # fmt: skip
-    """Compute a direction as ``_core.convolution`` does; return False if oneDNN cannot.
+    """Compute a direction; return False if oneDNN cannot.
 
     All arrays are float32 and dense.
 

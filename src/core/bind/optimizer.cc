@@ -63,7 +63,7 @@ int64_t run_adam(const Plan* plan, void* const* buffers, void*) {
 int64_t run_sgd(const Plan* plan, void* const* buffers, void*) {
   const Update update = update_of(plan);
   const auto* x = static_cast<const double*>(buffers[0]);
-  const Sgd rule{x[0], x[1], x[2], x[3], update.flag, false};
+  const Sgd rule{x[0], x[1], x[2], x[3], update.flag};
   kernels->sgd(update.dtype, rule, update.tensors, update.sizes, buffers + 1);
   return -1;
 }

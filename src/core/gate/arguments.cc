@@ -50,6 +50,26 @@ bool read_attribute(PyObject* op, Name& name, bool* value) {
   return x && PyBool_Check(x);
 }
 
+bool read_attribute(PyObject* op, Name& name, int n, int64_t* values) {
+  PyObject* x = attribute(op, name);
+  const bool fits = x && read_numbers(x, n, values) == n;
+  Py_XDECREF(x);
+  return fits;
+}
+
+bool read_pairs(PyObject* op, Name& name, int n, int64_t* firsts, int64_t* seconds) {
+  PyObject* x = attribute(op, name);
+  bool fits = x && PyTuple_CheckExact(x) && PyTuple_GET_SIZE(x) == n;
+  for (int i = 0; fits && i < n; i++) {
+    int64_t pair[2];
+    fits = read_numbers(PyTuple_GET_ITEM(x, i), 2, pair) == 2;
+    if (fits) firsts[i] = pair[0];
+    if (fits) seconds[i] = pair[1];
+  }
+  Py_XDECREF(x);
+  return fits;
+}
+
 bool read_axis(PyObject* op, int ndim, int* axis) {
   int64_t number;
   if (!read_attribute(op, axis_name, &number)) return false;
@@ -92,6 +112,33 @@ PyObject* Arrays::release() {
   }
   const int n = std::exchange(n_, 0);
   return n == 1 ? reinterpret_cast<PyObject*>(all_[0]) : tuple;
+}
+
+PyObject* finish(const char* refused, const Plan& plan, Arrays* outs,
+                 std::initializer_list<const Array*> arrays, int64_t size, int32_t traits) {
+  void* buffers[12];
+  std::transform(arrays.begin(), arrays.end(), buffers, address_or_null);
+  const auto n = static_cast<int>(arrays.size());
+  return !refused && run_plan(plan, buffers, n, size, traits) ? outs->release() : nullptr;
+}
+
+bool add_overrides(PyObject* module, PyMethodDef* functions) {
+  PyObject* all = PyObject_GetAttrString(module, "overrides");
+  if (!all) PyErr_Clear();
+  if (!all && (!(all = PyDict_New()) || PyModule_AddObjectRef(module, "overrides", all) < 0)) {
+    Py_XDECREF(all);
+    return false;
+  }
+  PyObject* place = PyModule_GetNameObject(module);
+  bool added = place;
+  for (PyMethodDef* own = functions; added && own->ml_name; own++) {
+    PyObject* function = PyCFunction_NewEx(own, nullptr, place);
+    added = function && PyDict_SetItemString(all, own->ml_name, function) == 0;
+    Py_XDECREF(function);
+  }
+  Py_XDECREF(place);
+  Py_DECREF(all);
+  return added;
 }
 
 }  // namespace needle

@@ -38,6 +38,8 @@ class Name {
 bool read_attribute(PyObject* op, Name& name, double* value);
 bool read_attribute(PyObject* op, Name& name, int64_t* value);
 bool read_attribute(PyObject* op, Name& name, bool* value);
+bool read_attribute(PyObject* op, Name& name, int n, int64_t* values);  // a tuple of so many
+bool read_pairs(PyObject* op, Name& name, int n, int64_t* firsts, int64_t* seconds);  // of pairs
 // One axis, from 0; axes (None: all) as a bit mask.
 bool read_axis(PyObject* op, int ndim, int* axis);
 bool read_axes(PyObject* op, int ndim, uint32_t* axes);
@@ -93,6 +95,12 @@ class Arrays {
   bool complete_ = true;
 };
 
+// Whether it is of a dtype and has the first axes of `like`.
+inline bool is_like(const Array* x, const Spec* like, DType type, int ndim) {
+  return x->spec->code == type && x->spec->ndim == ndim &&
+         std::equal(x->spec->shape, x->spec->shape + ndim, like->shape);
+}
+
 inline void* address_or_null(const Array* x) { return x ? address(x) : nullptr; }
 
 // A function of an op and `least` to `most` native arrays, bound for Python: a null result without
@@ -107,5 +115,17 @@ PyObject* as_override(PyObject*, PyObject* const* args, Py_ssize_t n_args) {
   if (made || PyErr_Occurred()) return made;
   Py_RETURN_NOTIMPLEMENTED;
 }
+
+template <PyObject* (*function)(PyObject*, Array* const*, int), int least, int most = least>
+constexpr PyMethodDef override(const char* op, const char* doc) {
+  return {op, function_of(as_override<function, least, most>), METH_FASTCALL, doc};
+}
+
+// Adds to the module's `overrides`: functions by the names of the ops, up to one without a name.
+bool add_overrides(PyObject* module, PyMethodDef* functions);
+
+// Runs a kernel on arrays (null: none); the results, which give up what they own, or null.
+PyObject* finish(const char* refused, const Plan& plan, Arrays* outs,
+                 std::initializer_list<const Array*> arrays, int64_t size, int32_t traits = 0);
 
 }  // namespace needle

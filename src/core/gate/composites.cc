@@ -14,12 +14,6 @@ bool is_floating(const Spec* spec) { return spec->code <= kFloat16; }
 
 DType statistics_type(DType type) { return type == kFloat64 ? kFloat64 : kFloat32; }
 
-// Whether it is of a dtype and has the first axes of `like`.
-bool is_like(const Array* x, const Spec* like, DType type, int ndim) {
-  return x->spec->code == type && x->spec->ndim == ndim &&
-         std::equal(x->spec->shape, x->spec->shape + ndim, like->shape);
-}
-
 bool are_like(Array* const* x, int n, const Spec* like, DType type, int ndim) {
   return std::all_of(x, x + n, [&](const Array* each) { return is_like(each, like, type, ndim); });
 }
@@ -53,15 +47,6 @@ struct Shaped {
 Shaped rows_of(const Spec* x) {
   const int64_t columns = x->shape[x->ndim - 1];
   return {x->code, {x->size / columns, columns}};
-}
-
-// Runs a kernel on arrays (null: none); the results, which give up what they own, or null.
-PyObject* finish(const char* refused, const Plan& plan, Arrays* outs,
-                 std::initializer_list<const Array*> arrays, int64_t size, int32_t traits = 0) {
-  void* buffers[12];
-  std::transform(arrays.begin(), arrays.end(), buffers, address_or_null);
-  const auto n = static_cast<int>(arrays.size());
-  return !refused && run_plan(plan, buffers, n, size, traits) ? outs->release() : nullptr;
 }
 
 // ---- rows: layer norm has means and a bias, RMS norm has neither -----------------------------
@@ -428,11 +413,6 @@ PyObject* variance(PyObject* op, Array* const* x, int) {
   return reinterpret_cast<PyObject*>(reduction_result(kVariance, axes, keep, x[0], correction));
 }
 
-template <PyObject* (*function)(PyObject*, Array* const*, int), int least, int most = least>
-constexpr PyMethodDef override(const char* op, const char* doc) {
-  return {op, function_of(as_override<function, least, most>), METH_FASTCALL, doc};
-}
-
 // Each says which kernel it calls, then what it takes and gives.
 PyMethodDef functions[] = {
     override<norm, 3>("LayerNorm", "layer_norm: x, weight, bias -> out, mean, rstd"),
@@ -462,24 +442,10 @@ PyMethodDef functions[] = {
         "CrossEntropyGrad",
         "cross_entropy_grad: g, logits, labels, shift, rest[, where to] -> dlogits"),
     override<variance, 1>("Var", "reduce: x -> out"),
-};
+    {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-// The module's `overrides`: functions by the names of the ops. Each takes the op, then arrays.
-bool add_composites(PyObject* module) {
-  PyObject* overrides = PyDict_New();
-  PyObject* place = PyModule_GetNameObject(module);
-  for (PyMethodDef& definition : functions) {
-    PyObject* function = overrides ? PyCFunction_NewEx(&definition, nullptr, place) : nullptr;
-    const bool added = function && !PyDict_SetItemString(overrides, definition.ml_name, function);
-    Py_XDECREF(function);
-    if (!added) Py_CLEAR(overrides);
-  }
-  const bool added = overrides && PyModule_AddObjectRef(module, "overrides", overrides) == 0;
-  Py_XDECREF(place);
-  Py_XDECREF(overrides);
-  return added;
-}
+bool add_composites(PyObject* module) { return add_overrides(module, functions); }
 
 }  // namespace needle

@@ -331,7 +331,7 @@ PyMethodDef functions[] = {
 bool add_gate(PyObject* module) {
   compute_name = PyUnicode_InternFromString("compute");
   return compute_name && PyModule_AddFunctions(module, functions) == 0 && add_getitem(module) &&
-         add_arrays(module) && add_composites(module) && add_elsewhere();
+         add_arrays(module) && add_composites(module) && add_windows(module) && add_elsewhere();
 }
 
 }  // namespace needle

@@ -85,6 +85,7 @@ Array* find_true(const Operand& x, const void* data, PyObject* device);
 bool add_getitem(PyObject* module);
 bool add_arrays(PyObject* module);
 bool add_composites(PyObject* module);
+bool add_windows(PyObject* module);
 bool add_numbers(PyObject* module);
 bool add_elsewhere();
 

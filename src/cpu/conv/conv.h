@@ -50,6 +50,7 @@ inline V activate(const V& x, float slope) {
 }
 
 Geometry geometry_of(const Window& how, const Operand& x, const Operand& y);  // but groups, slope
+const char* check_pool(const Window& how, const Operand& x, const Operand& out);
 
 // The planning functions return null, or why the algorithm does not take this geometry.
 using PlanConvolution = const char* (*)(Plan*, const Geometry&);

@@ -82,9 +82,7 @@ void sgd_piece(const Sgd& rule, T* p_out, const T* p, const T* grad, T* velocity
                     [=](int64_t i) { p_out[i] = p[i] - lr * (grad[i] + pull(decay, p[i])); });
     return;
   }
-  const T fresh = rule.first ? T(1) : T(1 - rule.dampening);
-  if (rule.first)
-    for (int64_t i = begin; i < end; ++i) velocity[i] = 0;
+  const T fresh = T(1 - rule.dampening);
   const T from_grad = rule.nesterov ? T(1) : T(0), from_velocity = rule.nesterov ? momentum : T(1);
   for_elements<T>(begin, end, {p, grad, velocity}, [=](int64_t i) {
     const T before = p[i], g = grad[i] + pull(decay, before);

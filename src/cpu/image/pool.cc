@@ -248,12 +248,8 @@ bool is_large(const Operand& x) {
 
 const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out,
                       const Operand& result) {
-  if (x.dtype != kFloat32 || out.dtype != kFloat32) return "max_pool: expected float32";
-  if (how.axes < 1 || how.axes > kSpatial || x.ndim != how.axes + 2 || out.ndim != x.ndim)
-    return "max_pool: expected 1 to 3 spatial axes";
-  if (x.shape[0] != out.shape[0] || x.shape[x.ndim - 1] != out.shape[x.ndim - 1])
-    return "max_pool: shapes do not fit";
-  if (!is_dense(x) || !is_dense(out)) return "max_pool: expected dense operands";
+  const char* refused = check_pool(how, x, out);
+  if (refused) return refused;
   State& s = state_of<State>(plan);
   s.g = geometry_of(how, x, out);
   if (s.g.taps() > kMostPlaces) return "max_pool: expected at most 256 elements in a window";
@@ -270,6 +266,15 @@ const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Ope
 }
 
 }  // namespace
+
+const char* check_pool(const Window& how, const Operand& x, const Operand& out) {
+  if (x.dtype != kFloat32 || out.dtype != kFloat32) return "pool: expected float32";
+  if (how.axes < 1 || how.axes > kSpatial || x.ndim != how.axes + 2 || out.ndim != x.ndim)
+    return "pool: expected 1 to 3 spatial axes";
+  if (x.shape[0] != out.shape[0] || x.shape[x.ndim - 1] != out.shape[x.ndim - 1])
+    return "pool: shapes do not fit";
+  return is_dense(x) && is_dense(out) ? nullptr : "pool: expected dense operands";
+}
 
 const char* plan_max_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out) {
   const char* refused = plan_pool(plan, how, x, out, out);

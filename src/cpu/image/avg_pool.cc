@@ -1,11 +1,9 @@
-// The linear poolings: averages of windows, and the elements of windows at places that are known.
+// Averages of windows.
 #include "conv/conv.h"
 #include "base/table.h"
 
 namespace needle::NEEDLE_ISA {
 namespace {
-
-constexpr int64_t kMostPlaces = 256;  // of a window: an index is a byte
 
 struct State {
   Geometry g;
@@ -106,63 +104,19 @@ int64_t run_average_grad(const Plan* plan, void* const* buffers, void*) {
   return -1;
 }
 
-// The element of a window at one position; zero on padding.
-float taken(const Geometry& g, const float* image, const int64_t* at, int64_t place, int64_t c) {
-  int64_t pixel = 0;
-  for (int axis = 0, rest = static_cast<int>(g.taps()); axis < kSpatial; ++axis) {
-    rest /= static_cast<int>(g.kernel[axis]);
-    const int64_t i =
-        at[axis] * g.stride[axis] - g.low[axis] + place / rest % g.kernel[axis] * g.dilation[axis];
-    if (i < 0 || i >= g.in[axis]) return 0;
-    pixel = pixel * g.in[axis] + i;
-  }
-  return image[pixel * g.c + c];
-}
-
-int64_t run_take(const Plan* plan, void* const* buffers, void*) {
-  const State& s = state_of<State>(plan);
-  const Geometry& g = s.g;
-  const int64_t size = g.n * g.out_pixels() * g.c;
-  const uint8_t* index = as<uint8_t>(buffers[2]);
-  for (int64_t i = 0; i < size; ++i)
-    if (index[i] >= g.taps()) return i;
-  run_tasks(s.team, g.n * g.out[0] * g.out[1], [&](int64_t line, int) {
-    each_of_line(g.out, line, [&](int64_t n, int64_t pixel, const int64_t* at) {
-      const int64_t place = (n * g.out_pixels() + pixel) * g.c;
-      const float* image = as<float>(buffers[1]) + n * g.in_pixels() * g.c;
-      for (int64_t c = 0; c < g.c; ++c)
-        as<float>(buffers[0])[place + c] = taken(g, image, at, index[place + c], c);
-    });
-  });
-  return -1;
-}
-
-const char* plan_pool(Plan* plan, const Window& how, const Operand& x, const Operand& out) {
-  if (x.dtype != kFloat32 || out.dtype != kFloat32) return "pool: expected float32";
-  if (how.axes < 1 || how.axes > kSpatial || x.ndim != how.axes + 2 || out.ndim != x.ndim)
-    return "pool: expected 1 to 3 spatial axes";
-  if (x.shape[0] != out.shape[0] || x.shape[x.ndim - 1] != out.shape[x.ndim - 1])
-    return "pool: shapes do not fit";
-  if (!is_dense(x) || !is_dense(out)) return "pool: expected dense operands";
-  State& s = state_of<State>(plan);
-  s.g = geometry_of(how, x, out);
-  for (int64_t& count : s.before) count = 0;
-  for (int64_t& count : s.after) count = 0;
-  plan->workspace = 0;
-  return nullptr;
-}
-
 const char* plan_averages(Plan* plan, const Window& how, const int64_t* before,
                           const int64_t* after, const Operand& x, const Operand& out) {
-  const char* refused = plan_pool(plan, how, x, out);
+  const char* refused = check_pool(how, x, out);
   if (refused) return refused;
   State& s = state_of<State>(plan);
-  for (int i = 0; i < how.axes; ++i) {
-    s.before[kSpatial - how.axes + i] = before[i];
-    s.after[kSpatial - how.axes + i] = after[i];
-  }
-  for (int i = 0; i < kSpatial; ++i)
+  s.g = geometry_of(how, x, out);
+  for (int i = 0; i < kSpatial; ++i) {
+    const int axis = i - (kSpatial - how.axes);
+    s.before[i] = axis < 0 ? 0 : before[axis];
+    s.after[i] = axis < 0 ? 0 : after[axis];
     if (s.g.dilation[i] != 1) return "avg_pool: expected neighbours";
+  }
+  plan->workspace = 0;
   return nullptr;
 }
 
@@ -185,17 +139,6 @@ const char* plan_avg_pool_grad(Plan* plan, const Window& how, const int64_t* bef
   State& s = state_of<State>(plan);
   s.team = team_size(s.g.n * s.g.in[0] * s.g.in[1], element_count(dx));
   plan->run = run_average_grad;
-  return nullptr;
-}
-
-const char* plan_max_pool_take(Plan* plan, const Window& how, const Operand& x,
-                               const Operand& out) {
-  const char* refused = plan_pool(plan, how, x, out);
-  if (refused) return refused;
-  State& s = state_of<State>(plan);
-  if (s.g.taps() > kMostPlaces) return "max_pool: expected at most 256 elements in a window";
-  s.team = team_size(s.g.n * s.g.out[0] * s.g.out[1], element_count(out));
-  plan->run = run_take;
   return nullptr;
 }
 
