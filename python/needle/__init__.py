@@ -1,349 +1,50 @@
-"""Needle: the necessary elements of deep learning."""
+"""Needle: the necessary elements of deep learning.
+
+Type checkers take what ``import *`` and ``as`` bring here for public; ``__all__`` is the same.
+"""
 
 from importlib import import_module as _import_module
+from math import inf as inf
+from math import nan as nan
+from math import pi as pi
+from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 
-from needle import (
-    autograd,
-    backend,
-    backend_ndarray,
-    backend_selection,
-    config,
-    devices,
-    dtype,
-    errors,
-    graph,
-    init,
-    ops,
-)
-from needle.autograd import (
-    backward,
-    check_finite,
-    enable_grad,
-    grad,
-    lazy_mode,
-    no_grad,
-    set_grad_enabled,
-    value_and_grad,
-    vjp,
-)
-from needle.backend.ndarray import NDArray
-from needle.backend_selection import BACKEND, array_api
-from needle.checkpoint import checkpoint, custom_gradient
-from needle.compile import compile, explain
-from needle.derivatives import hessian, hvp, jacobian, jvp, linearize
-from needle.devices import Device, all_devices, cpu, cpu_numpy, default_device, meta
-from needle.dtype import (
-    DType,
-    bfloat16,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    result_type,
-    uint8,
-)
-from needle.dtype import bool_ as bool_
+from needle import autograd as autograd
+from needle import backend as backend
+from needle import backend_ndarray as backend_ndarray
+from needle import backend_selection as backend_selection
+from needle import config as config
+from needle import devices as devices
+from needle import dtype as dtype
+from needle import errors as errors
+from needle import graph as graph
+from needle import init as init
+from needle import ops as ops
+from needle.autograd import *
+from needle.backend.ndarray import NDArray as NDArray
+from needle.backend_selection import BACKEND as BACKEND
+from needle.backend_selection import array_api as array_api
+from needle.checkpoint import *
+from needle.compile import compile as compile
+from needle.compile import explain as explain
+from needle.derivatives import *
+from needle.devices import *
+from needle.dtype import *
 from needle.elsewhere import advice as _advice
-from needle.gpus import Cuda
-from needle.init import (
-    ones,
-    ones_like,
-    rand,
-    rand_like,
-    randn,
-    randn_like,
-    zeros,
-    zeros_like,
-)
-from needle.ops import (
-    Op,
-    TensorOp,
-    TensorTupleOp,
-    abs,
-    absolute,
-    acos,
-    acosh,
-    add,
-    add_scalar,
-    addcdiv,
-    addcmul,
-    all,
-    allclose,
-    amax,
-    amin,
-    any,
-    arange,
-    argmax,
-    argmin,
-    argsort,
-    argwhere,
-    asin,
-    asinh,
-    astype,
-    atan,
-    atan2,
-    atanh,
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
-    batch_norm,
-    bce,
-    bce_with_logits,
-    bernoulli,
-    bincount,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    block_diag,
-    broadcast_to,
-    bucketize,
-    cast,
-    cat,
-    cdist,
-    ceil,
-    celu,
-    chunk,
-    clamp,
-    clip,
-    column_stack,
-    concat,
-    conv,
-    copysign,
-    corrcoef,
-    cos,
-    cosh,
-    cosine_embedding_loss,
-    cosine_similarity,
-    count_nonzero,
-    cov,
-    cross_entropy,
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    diag,
-    diag_embed,
-    diagonal,
-    diff,
-    digamma,
-    dilate,
-    divide,
-    divide_scalar,
-    dropout,
-    dstack,
-    einsum,
-    elu,
-    embedding,
-    empty,
-    empty_like,
-    equal,
-    erf,
-    erfc,
-    erfinv,
-    exp,
-    exp2,
-    expm1,
-    eye,
-    flatten,
-    flip,
-    floor,
-    floor_divide,
-    fmod,
-    fold,
-    frac,
-    full,
-    full_like,
-    fused_add_scalars,
-    gather,
-    gaussian_nll_loss,
-    gelu,
-    gelu_tanh,
-    glu,
-    greater,
-    greater_equal,
-    hardshrink,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    heaviside,
-    hinge_embedding_loss,
-    hsplit,
-    hstack,
-    huber_loss,
-    hypot,
-    i0,
-    i0e,
-    i1,
-    i1e,
-    index_add,
-    index_copy,
-    index_fill,
-    isclose,
-    isfinite,
-    isin,
-    isinf,
-    isnan,
-    kl_divergence,
-    kron,
-    kthvalue,
-    l1_loss,
-    layer_norm,
-    leaky_relu,
-    lerp,
-    less,
-    less_equal,
-    lgamma,
-    linear_cross_entropy,
-    linspace,
-    log,
-    log1p,
-    log2,
-    log10,
-    log_ndtr,
-    log_sigmoid,
-    log_softmax,
-    logaddexp,
-    logaddexp2,
-    logcumsumexp,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    logit,
-    logsoftmax,
-    logsumexp,
-    make_tuple,
-    margin_ranking_loss,
-    masked_fill,
-    matmul,
-    max,
-    maximum,
-    mean,
-    median,
-    meshgrid,
-    min,
-    minimum,
-    mish,
-    mode,
-    moveaxis,
-    mse_loss,
-    mul_scalar,
-    multigammaln,
-    multinomial,
-    multiply,
-    nan_to_num,
-    nanmean,
-    nanmedian,
-    nansum,
-    ndtr,
-    negate,
-    negative,
-    nll_loss,
-    nonzero,
-    norm,
-    normal,
-    normalize,
-    not_equal,
-    one_hot,
-    outer,
-    pad,
-    pairwise_distance,
-    permutation,
-    permute,
-    pixel_shuffle,
-    pixel_unshuffle,
-    poisson_nll_loss,
-    polygamma,
-    pow,
-    power,
-    power_scalar,
-    prelu,
-    prod,
-    quantile,
-    randint,
-    reciprocal,
-    relu,
-    relu6,
-    remainder,
-    repeat,
-    reshape,
-    rms_norm,
-    roll,
-    rot90,
-    rotary,
-    round,
-    rsqrt,
-    scaled_dot_product_attention,
-    scatter,
-    scatter_add,
-    scatter_reduce,
-    searchsorted,
-    selu,
-    sigmoid,
-    sign,
-    silu,
-    sin,
-    sinc,
-    sinh,
-    smooth_l1_loss,
-    softmax,
-    softmin,
-    softplus,
-    softshrink,
-    softsign,
-    sort,
-    split,
-    sqrt,
-    square,
-    squeeze,
-    stack,
-    std,
-    subtract,
-    sum,
-    summation,
-    swapaxes,
-    take,
-    take_along_dim,
-    tan,
-    tanh,
-    tanhshrink,
-    tensor_split,
-    tensordot,
-    threshold,
-    tile,
-    topk,
-    trace,
-    transpose,
-    tril,
-    triplet_margin_loss,
-    triu,
-    trunc,
-    tuple_get_item,
-    unbind,
-    undilate,
-    unflatten,
-    unfold,
-    uniform,
-    unique,
-    unique_consecutive,
-    unsqueeze,
-    var,
-    vecdot,
-    vsplit,
-    vstack,
-    where,
-    xlogy,
-)
+from needle.gpus import Cuda as Cuda
+from needle.init import ones as ones
+from needle.init import ones_like as ones_like
+from needle.init import rand as rand
+from needle.init import rand_like as rand_like
+from needle.init import randn as randn
+from needle.init import randn_like as randn_like
+from needle.init import zeros as zeros
+from needle.init import zeros_like as zeros_like
 from needle.ops.core.kinds import check_all as _check_all
-from needle.ops.random import manual_seed
-from needle.tensors import Parameter, Tensor, TensorTuple, Value, from_dlpack
+from needle.ops.random import manual_seed as manual_seed
+from needle.ops.toplevel import *
+from needle.tensors import *
 
 cuda = Cuda()
 
@@ -351,71 +52,6 @@ cuda = Cuda()
 device = Device
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 char, byte, bool = int8, uint8, bool_
-from math import inf, nan, pi  # noqa: E402
-
-__all__ = [
-    "BACKEND", "Cuda", "DType", "Device", "Generator", "NDArray", "Op", "Parameter", "Size",
-    "Tensor", "TensorOp", "TensorTuple", "TensorTupleOp", "Value", "__version__", "abs",
-    "absolute", "acos", "acosh", "add", "add_scalar", "addcdiv", "addcmul", "addmm", "all",
-    "all_devices", "allclose", "amax", "amin", "aminmax", "any", "arange", "argmax", "argmin",
-    "argsort", "argwhere", "array_api", "as_tensor", "asin", "asinh", "astype", "atan", "atan2",
-    "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "autograd", "backend", "backend_ndarray",
-    "backend_selection", "backward", "baddbmm", "batch_norm", "bce", "bce_with_logits",
-    "bernoulli", "bfloat16", "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
-    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block_diag", "bmm",
-    "bool", "bool_", "broadcast_tensors", "broadcast_to", "bucketize", "byte", "cartesian_prod",
-    "cast", "cat", "cdist", "ceil", "celu", "char", "check_finite", "checkpoint", "cholesky",
-    "chunk", "clamp", "clip", "clone", "column_stack", "compile", "concat", "concatenate",
-    "config", "conv", "copysign", "corrcoef", "cos", "cosh", "cosine_embedding_loss",
-    "cosine_similarity", "count_nonzero", "cov", "cpu", "cpu_numpy", "cross", "cross_entropy",
-    "cuda", "cummax", "cummin", "cumprod", "cumsum", "custom_gradient", "data", "default_device",
-    "det", "detach", "device", "devices", "diag", "diag_embed", "diagonal", "diff", "digamma",
-    "dilate", "dist", "div", "divide", "divide_scalar", "dot", "double", "draw", "dropout",
-    "dsplit",
-    "dstack", "dtype", "einsum", "elu", "embedding", "empty", "empty_like", "enable_grad", "eq",
-    "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2", "explain", "expm1", "eye", "finfo",
-    "flatten", "flip", "fliplr", "flipud", "float", "float16", "float32", "float64", "floor",
-    "floor_divide", "fmod", "fold", "fold_batch_norm", "forecast", "frac", "from_dlpack",
-    "from_numpy",
-    "full", "full_like", "functional_call", "fused_add_scalars", "gather", "gaussian_nll_loss",
-    "ge", "gelu", "gelu_tanh", "ger", "get_default_dtype", "get_rng_state", "glu", "grad",
-    "graph", "greater", "greater_equal", "gt", "half", "hardshrink", "hardsigmoid", "hardswish",
-    "hardtanh", "heaviside", "hessian", "hinge_embedding_loss", "histc", "hsplit", "hstack",
-    "huber_loss", "hvp", "hypot", "i0", "i0e", "i1", "i1e", "iinfo", "index_add", "index_copy",
-    "index_fill", "index_put", "index_select", "inference_mode", "init", "int", "int16", "int32",
-    "int64", "int8", "inverse", "io", "is_floating_point", "is_grad_enabled", "is_tensor",
-    "isclose", "isfinite", "isin", "isinf", "isnan", "jacobian", "jvp", "kl_divergence", "kron",
-    "kthvalue", "l1_loss", "layer_norm", "lazy_mode", "le", "leaky_relu", "lerp", "less",
-    "less_equal", "lgamma", "linalg", "linear_cross_entropy", "linearize", "linspace", "load",
-    "load_program", "log", "log10", "log1p", "log2", "log_ndtr", "log_sigmoid", "log_softmax",
-    "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logit", "logsoftmax", "logsumexp", "long", "lt", "make_tuple",
-    "manual_seed", "margin_ranking_loss", "masked_fill", "masked_scatter", "masked_select",
-    "matmul", "matrix_power", "max", "maximum", "mean", "median", "meshgrid", "meta", "min",
-    "minimum", "mish", "mm", "mode", "moveaxis", "movedim", "mse_loss", "mul", "mul_scalar",
-    "multigammaln", "multinomial", "multiply", "mv", "nan_to_num", "nanmean", "nanmedian",
-    "nansum", "narrow", "ndtr", "ne", "neg", "negate", "negative", "newaxis", "nll_loss", "nn",
-    "no_grad", "nonzero", "norm", "normal", "normalize", "not_equal", "numel", "one_hot", "ones",
-    "ones_like", "ops", "optim", "outer", "pad", "pairwise_distance", "permutation", "permute",
-    "pinverse", "pixel_shuffle", "pixel_unshuffle", "poisson_nll_loss", "polygamma", "pow",
-    "power", "power_scalar", "prelu", "prod", "profile", "promote_types", "psi", "qr", "quantile",
-    "rand",
-    "rand_like", "randint", "randn", "randn_like", "randperm", "reciprocal", "relu", "relu6",
-    "remainder", "repeat", "repeat_interleave", "reshape", "result_type", "rms_norm", "roll",
-    "rot90", "rotary", "round", "rsqrt", "save", "scalar", "scaled_dot_product_attention",
-    "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select", "selu",
-    "set_grad_enabled", "set_rng_state", "short", "show", "sigmoid", "sign", "silu", "sin",
-    "sinc", "sinh", "slogdet", "smooth_l1_loss", "softmax", "softmin", "softplus", "softshrink",
-    "softsign", "sort", "split", "sqrt", "square", "squeeze", "stack", "standard", "static",
-    "std", "std_mean", "sub", "subtract", "sum", "summation", "swapaxes", "t", "take",
-    "take_along_dim", "tan", "tanh", "tanhshrink", "tensor", "tensor_split", "tensordot",
-    "testing", "threshold", "tile", "topk", "trace", "train", "transpose", "trapezoid", "trapz",
-    "tril", "tril_indices", "triplet_margin_loss", "triu", "triu_indices", "true_divide", "trunc",
-    "tuple_get_item", "uint8", "unbind", "undilate", "unflatten", "unfold", "uniform", "unique",
-    "unique_consecutive", "unsqueeze", "utils", "value_and_grad", "vander", "var", "var_mean",
-    "vecdot", "view_as", "vjp", "vsplit", "vstack", "where", "xlogy", "zeros", "zeros_like",
-]  # fmt: skip
-
 newaxis = None
 
 __version__ = "0.1.0"
@@ -423,90 +59,32 @@ __version__ = "0.1.0"
 _check_all(globals())
 
 if TYPE_CHECKING:
-    from needle import data, io, nn, optim, scalar, standard, static, testing, train, utils
-    from needle.io import load, load_program
+    from needle import data as data
+    from needle import io as io
+    from needle import nn as nn
+    from needle import optim as optim
+    from needle import scalar as scalar
+    from needle import standard as standard
+    from needle import static as static
+    from needle import testing as testing
+    from needle import train as train
+    from needle import utils as utils
+    from needle.io import load as load
+    from needle.io import load_program as load_program
     from needle.io import save_nested as save
-    from needle.nn import fold_batch_norm, functional_call
-    from needle.pytorch import (
-        Generator,
-        Size,
-        addmm,
-        aminmax,
-        as_tensor,
-        baddbmm,
-        bitwise_not,
-        bmm,
-        broadcast_tensors,
-        cartesian_prod,
-        cholesky,
-        clone,
-        concatenate,
-        cross,
-        det,
-        detach,
-        dist,
-        div,
-        dot,
-        dsplit,
-        eq,
-        finfo,
-        fliplr,
-        flipud,
-        from_numpy,
-        ge,
-        ger,
-        get_default_dtype,
-        get_rng_state,
-        gt,
-        histc,
-        iinfo,
-        index_put,
-        index_select,
-        inference_mode,
-        inverse,
-        is_floating_point,
-        is_grad_enabled,
-        is_tensor,
-        le,
-        logdet,
-        lt,
-        masked_scatter,
-        masked_select,
-        matrix_power,
-        mm,
-        movedim,
-        mul,
-        mv,
-        narrow,
-        ne,
-        neg,
-        numel,
-        pinverse,
-        promote_types,
-        psi,
-        qr,
-        randperm,
-        repeat_interleave,
-        select,
-        set_rng_state,
-        slogdet,
-        std_mean,
-        sub,
-        t,
-        tensor,
-        trapezoid,
-        trapz,
-        tril_indices,
-        triu_indices,
-        true_divide,
-        vander,
-        var_mean,
-        view_as,
-    )
-    from needle.standard import linalg
-    from needle.tools.costs import forecast, profile
-    from needle.tools.draw import draw
-    from needle.tools.show import show
+    from needle.nn import fold_batch_norm as fold_batch_norm
+    from needle.nn import functional_call as functional_call
+    from needle.pytorch import *
+    from needle.standard import linalg as linalg
+    from needle.tools.costs import forecast as forecast
+    from needle.tools.costs import profile as profile
+    from needle.tools.draw import draw as draw
+    from needle.tools.show import show as show
+
+_MODULES = (
+    "array_api", "autograd", "backend", "backend_ndarray", "backend_selection", "config", "devices",
+    "dtype", "errors", "graph", "init", "ops",
+)  # fmt: skip
 
 # Rooms that a program may do without are imported at their first use.
 _ROOMS = ("data", "io", "nn", "optim", "scalar", "standard", "static", "testing", "train", "utils")
@@ -527,12 +105,19 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return getattr(_import_module("needle.io"), _FILES[name])
         if name in ("fold_batch_norm", "functional_call"):
             return getattr(_import_module("needle.nn"), name)
-        if not name.startswith("_"):
-            found = getattr(_import_module("needle.pytorch"), name, None)
-            if found is not None and name in _import_module("needle.pytorch").__all__:
-                globals()[name] = found
-                return found
+        if name == "__all__":
+            return globals().setdefault(name, _all())
+        if not name.startswith("_") and name in _import_module("needle.pytorch").__all__:
+            return globals().setdefault(name, getattr(_import_module("needle.pytorch"), name))
         raise errors.missing("needle", name, _elsewhere(name))
+
+
+def _all() -> list[str]:
+    """Return the public names: all that is here but modules, the rooms, and PyTorch's names."""
+    here = {n for n, x in globals().items() if n[0] != "_" and not isinstance(x, _ModuleType)}
+    later = {*_MODULES, *_ROOMS, *_TOOLS, *_FILES, "fold_batch_norm", "functional_call", "linalg"}
+    pytorch = _import_module("needle.pytorch").__all__
+    return sorted({"__version__", *here, *later, *pytorch} - {"TYPE_CHECKING"})
 
 
 def _elsewhere(name: str) -> str:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from needle.tensors import Tensor
 
 __all__ = [
-    "Op", "backward", "enable_grad", "grad", "no_grad", "set_grad_enabled", "value_and_grad", "vjp",
+    "Op", "backward", "check_finite", "enable_grad", "grad", "lazy_mode", "no_grad",
+    "set_grad_enabled", "value_and_grad", "vjp",
 ]  # fmt: skip
 
 _Function = Callable[..., Any]

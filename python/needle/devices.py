@@ -9,6 +9,8 @@ from typing import Any
 from needle import config
 from needle.errors import DeviceError, nearest
 
+__all__ = ["Device", "all_devices", "cpu", "cpu_numpy", "default_device", "meta"]
+
 
 class Device:
     """A place where arrays live. Two devices are equal when their names are.

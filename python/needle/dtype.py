@@ -12,6 +12,11 @@ import numpy as np
 
 from needle.errors import DtypeError, RangeError, unknown
 
+__all__ = [
+    "DType", "bfloat16", "bool_", "float16", "float32", "float64", "int8", "int16", "int32",
+    "int64", "result_type", "uint8",
+]  # fmt: skip
+
 
 class DType:
     """An element type. Compares equal to its name and to the NumPy dtype of that name.

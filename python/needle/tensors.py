@@ -39,6 +39,8 @@ from needle.value import Value as Value
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = ["Parameter", "Tensor", "TensorTuple", "Value", "from_dlpack"]
+
 _add, _subtract, _multiply = ops.Add.of(), ops.Subtract.of(), ops.Multiply.of()
 _divide, _power, _negative = ops.Divide.of(), ops.Power.of(), ops.Negative.of()
 _apply, _identity = executor.apply, Identity.of()

@@ -109,5 +109,4 @@ class _Autograd(types.ModuleType):
 
 
 vars(autograd).update({name: globals()[name] for name in __all__})
-autograd.__all__ += __all__
 sys.modules["needle.autograd"].__class__ = _Autograd
