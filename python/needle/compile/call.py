@@ -135,13 +135,16 @@ class Call:
 
     def _begin(self, arrays: list[Any], batches: list[Any]) -> None:
         """Count the optimizers' steps, which go to ``batches``, and fill in the numbers."""
+        numbers = []
         for step in self.steps:
             made = step.optimizer.begin(step.having)
-            if signature(made, step.rules) != step.signature:
+            known, values = signature(made, step.rules)
+            if known != step.signature:
                 raise ChangedError
+            numbers.append(values)
             batches.append((step.optimizer, made))
             advance(step.optimizer, made)
-        self._sources.fill(arrays, batches)
+        self._sources.fill(arrays, numbers)
 
     def _take_back(self, batches: list[Any]) -> None:
         for optimizer, made in reversed(batches):

@@ -56,19 +56,23 @@ class Stream(NamedTuple):
     """The key and the counter of all draws of a call."""
 
 
-def signature(batches: Sequence[Any], rules: Sequence[set[tuple[bool, str]]]) -> Any:
-    """Return what must be the same in each call about an optimizer's updates."""
+def signature(
+    batches: Sequence[Any], rules: Sequence[set[tuple[bool, str]]]
+) -> tuple[Any, list[dict[tuple[bool, str], Sequence[float]]]]:
+    """Return what must be the same in each call about an optimizer's updates, and their numbers."""
     if len(batches) != len(rules):
-        return None
-    return [
+        return None, []
+    found = [{how: b.rule(*how) for how in hows} for b, hows in zip(batches, rules, strict=True)]
+    same = [
         (
             b.name,
             list(map(id, b.params)),
             [s is None for s in b.states],
-            [b.rule(*how)[0] for how in sorted(hows)],
+            {how: rule for how, (rule, _) in known.items()},
         )
-        for b, hows in zip(batches, rules, strict=True)
+        for b, known in zip(batches, found, strict=True)
     ]
+    return same, [{how: numbers for how, (_, numbers) in known.items()} for known in found]
 
 
 def _parts(params: Sequence[Any]) -> Iterator[list[Any]]:
@@ -191,7 +195,7 @@ class Trace:
                     how = batch.has_kernel(spec), spec.dtype.name
                     rules[i].add(how)
                     self._update(batch._replace(params=params), Numbers(place, i, *how))
-        self.steps[place] = Step(optimizer, having, rules, signature(batches, rules))
+        self.steps[place] = Step(optimizer, having, rules, signature(batches, rules)[0])
         advance(optimizer, batches)
         self._counted.append((optimizer, batches))
 

@@ -279,7 +279,7 @@ class _Loader:
                 if not 0 <= cell["batch"] < len(batches):
                     raise DataError(f"a step has no batch {cell['batch']!r:.20}")
                 rules[cell["batch"]].add((cell["own"] is True, str(cell["dtype"])))
-        return Step(optimizer, having, rules, signature(batches, rules))
+        return Step(optimizer, having, rules, signature(batches, rules)[0])
 
     def cell(self, x: Any, spec: Any = None) -> Any:
         kind, place = x["kind"], x.get("place")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,7 +47,7 @@ class _Counting(Optimizer):
 
     def by_count(self, params: list[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
         """Yield parameters with equal counts, and the count of this update."""
-        counts = [self.counts.get(p, 0) for p in params]
+        counts = list(map(self.counts.get, params, repeat(0)))
         if counts.count(counts[0]) == len(counts):
             yield counts[0] + 1, params
             return
