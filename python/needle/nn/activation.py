@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from needle import ops
 from needle.errors import ArgumentError, OptionError, unknown
@@ -30,11 +30,32 @@ class Identity(Module):
         return x
 
 
-class _Plain(Module):
-    """An activation without settings. ``inplace`` is accepted as in PyTorch and changes nothing."""
+class _Activation(Module):
+    """A function of x alone."""
+
+    function: ClassVar[Callable[..., Tensor]]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class _Plain(_Activation):
+    """One whose ``inplace`` is accepted as in PyTorch and changes nothing."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
+
+
+class _Set(_Activation):
+    """A function of x and of settings: attributes, in this order."""
+
+    settings: ClassVar[tuple[str, ...]]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, *[getattr(self, name) for name in self.settings])
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{getattr(self, name)}" for name in self.settings)
 
 
 class ReLU(_Plain):
@@ -44,8 +65,7 @@ class ReLU(_Plain):
     [0. 0. 3.]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.relu(x)
+    function = staticmethod(ops.relu)
 
 
 class ReLU6(_Plain):
@@ -55,33 +75,30 @@ class ReLU6(_Plain):
     [0. 3. 6.]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.clip(x, 0.0, 6.0)
+    function = staticmethod(ops.relu6)
 
 
-class Tanh(Module):
+class Tanh(_Activation):
     """Hyperbolic tangent.
 
     >>> print(nn.Tanh()(Tensor([-1.0, 0.0, 1.0])))
     [-0.7616  0.      0.7616]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.tanh(x)
+    function = staticmethod(ops.tanh)
 
 
-class Sigmoid(Module):
+class Sigmoid(_Activation):
     """1 / (1 + exp(-x)).
 
     >>> print(nn.Sigmoid()(Tensor([-1.0, 0.0, 1.0])))
     [0.2689 0.5    0.7311]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.sigmoid(x)
+    function = staticmethod(ops.sigmoid)
 
 
-class Softplus(Module):
+class Softplus(_Set):
     """log(1 + exp(beta * x)) / beta; x where beta * x is above a threshold. See ``ops.softplus``.
 
     Raises:
@@ -91,6 +108,8 @@ class Softplus(Module):
     [0.3133 0.6931 1.3133]
     """
 
+    function, settings = staticmethod(ops.softplus), ("beta", "threshold")
+
     def __init__(self, beta: float = 1.0, threshold: float = math.inf) -> None:
         super().__init__()
         check_number(self, "beta", beta)
@@ -98,9 +117,6 @@ class Softplus(Module):
             raise OptionError(f"Softplus: expected a positive finite beta, got {beta}")
         check_number(self, "threshold", threshold, low=-math.inf)
         self.beta, self.threshold = beta, threshold
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softplus(x, self.beta, self.threshold)
 
     def extra_repr(self) -> str:
         return shown("", {"beta": (self.beta, 1.0), "threshold": (self.threshold, math.inf)})
@@ -113,11 +129,10 @@ class SiLU(_Plain):
     [-0.2689  0.      0.7311]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.silu(x)
+    function = staticmethod(ops.silu)
 
 
-class GELU(Module):
+class GELU(_Set):
     """x times the normal distribution function of x; "tanh" (or True) gives an approximation.
 
     Raises:
@@ -127,56 +142,47 @@ class GELU(Module):
     [-0.1587  0.      0.8413]
     """
 
+    function, settings = staticmethod(ops.gelu), ("approximate",)
+
     def __init__(self, approximate: str | bool = False) -> None:
         super().__init__()
         if approximate not in ("none", "tanh", False, True):
             raise unknown("GELU: approximate", str(approximate), ("none", "tanh"))
         self.approximate = approximate
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.gelu(x, self.approximate)
-
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}" if self.approximate else ""
 
 
-class LeakyReLU(Module):
+class LeakyReLU(_Set):
     """x where x > 0, else negative_slope * x.
 
     >>> print(nn.LeakyReLU(0.1)(Tensor([-2.0, 0.0, 3.0])))
     [-0.2  0.   3. ]
     """
 
+    function, settings = staticmethod(ops.leaky_relu), ("negative_slope",)
+
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
         self.negative_slope = negative_slope
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.leaky_relu(x, self.negative_slope)
 
-    def extra_repr(self) -> str:
-        return f"{self.negative_slope}"
-
-
-class ELU(Module):
+class ELU(_Set):
     """x where x > 0, else alpha * (exp(x) - 1).
 
     >>> print(nn.ELU()(Tensor([-2.0, 0.0, 3.0])))
     [-0.8647  0.      3.    ]
     """
 
+    function, settings = staticmethod(ops.elu), ("alpha",)
+
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         self.alpha = alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.elu(x, self.alpha)
 
-    def extra_repr(self) -> str:
-        return f"{self.alpha}"
-
-
-class CELU(Module):
+class CELU(_Set):
     """x where x > 0, else alpha * (exp(x / alpha) - 1).
 
     Raises:
@@ -186,6 +192,8 @@ class CELU(Module):
     [-1.2642  0.      3.    ]
     """
 
+    function, settings = staticmethod(ops.celu), ("alpha",)
+
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         check_number(self, "alpha", alpha)
@@ -193,30 +201,20 @@ class CELU(Module):
             raise OptionError(f"CELU: expected a positive alpha, got {alpha}")
         self.alpha = alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.celu(x, self.alpha)
 
-    def extra_repr(self) -> str:
-        return f"{self.alpha}"
-
-
-class Hardshrink(Module):
+class Hardshrink(_Set):
     """x where |x| > lambd, else 0.
 
     >>> print(nn.Hardshrink()(Tensor([-1.0, 0.25, 1.0])))
     [-1.  0.  1.]
     """
 
+    function, settings = staticmethod(ops.hardshrink), ("lambd",)
+
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
         check_number(self, "lambd", lambd)
         self.lambd = lambd
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.hardshrink(x, self.lambd)
-
-    def extra_repr(self) -> str:
-        return f"{self.lambd}"
 
 
 class Softshrink(Hardshrink):
@@ -226,39 +224,33 @@ class Softshrink(Hardshrink):
     [-0.5  0.   0.5]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softshrink(x, self.lambd)
+    function = staticmethod(ops.softshrink)
 
 
-class Tanhshrink(Module):
+class Tanhshrink(_Activation):
     """x - tanh(x).
 
     >>> print(nn.Tanhshrink()(Tensor([-1.0, 0.0, 1.0])))
     [-0.2384  0.      0.2384]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.tanhshrink(x)
+    function = staticmethod(ops.tanhshrink)
 
 
-class Threshold(Module):
+class Threshold(_Set):
     """x where x > threshold, else a value.
 
     >>> print(nn.Threshold(1.0, -5.0)(Tensor([0.0, 1.0, 2.0])))
     [-5. -5.  2.]
     """
 
+    function, settings = staticmethod(ops.threshold), ("threshold", "value")
+
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
         check_number(self, "threshold", threshold, low=-math.inf)
         check_number(self, "value", value, low=-math.inf)
         self.threshold, self.value = threshold, value
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.threshold(x, self.threshold, self.value)
-
-    def extra_repr(self) -> str:
-        return f"{self.threshold}, {self.value}"
 
 
 class Mish(_Plain):
@@ -268,8 +260,7 @@ class Mish(_Plain):
     [-0.3034  0.      0.8651]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.mish(x)
+    function = staticmethod(ops.mish)
 
 
 class SELU(_Plain):
@@ -279,8 +270,7 @@ class SELU(_Plain):
     [-1.1113  0.      1.0507]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.selu(x)
+    function = staticmethod(ops.selu)
 
 
 class Hardsigmoid(_Plain):
@@ -290,8 +280,7 @@ class Hardsigmoid(_Plain):
     [0.   0.5  0.75]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.hardsigmoid(x)
+    function = staticmethod(ops.hardsigmoid)
 
 
 class Hardswish(_Plain):
@@ -301,11 +290,10 @@ class Hardswish(_Plain):
     [-0.375  0.     1.125]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.hardswish(x)
+    function = staticmethod(ops.hardswish)
 
 
-class Hardtanh(Module):
+class Hardtanh(_Set):
     """x limited to [min_val, max_val].
 
     Raises:
@@ -314,6 +302,8 @@ class Hardtanh(Module):
     >>> print(nn.Hardtanh(-1.0, 2.0)(Tensor([-4.0, 0.5, 4.0])))
     [-1.   0.5  2. ]
     """
+
+    function, settings = staticmethod(ops.hardtanh), ("min_val", "max_val")
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -325,36 +315,30 @@ class Hardtanh(Module):
             )
         self.min_val, self.max_val = min_val, max_val
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.hardtanh(x, self.min_val, self.max_val)
 
-    def extra_repr(self) -> str:
-        return f"{self.min_val}, {self.max_val}"
-
-
-class Softsign(Module):
+class Softsign(_Activation):
     """x / (1 + |x|).
 
     >>> print(nn.Softsign()(Tensor([-1.0, 0.0, 3.0])))
     [-0.5   0.    0.75]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softsign(x)
+    function = staticmethod(ops.softsign)
 
 
-class LogSigmoid(Module):
+class LogSigmoid(_Activation):
     """Logarithm of the sigmoid.
 
     >>> print(nn.LogSigmoid()(Tensor([-1.0, 0.0, 1.0])))
     [-1.3133 -0.6931 -0.3133]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.log_sigmoid(x)
+    function = staticmethod(ops.log_sigmoid)
 
 
-class _AlongAxis(Module):
+class _AlongAxis(_Set):
+    settings = ("axis",)
+
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
         self.axis = axis
@@ -370,8 +354,7 @@ class GLU(_AlongAxis):
     [1.5 2. ]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.glu(x, self.axis)
+    function = staticmethod(ops.glu)
 
 
 class PReLU(Module):
@@ -418,8 +401,7 @@ class LogSoftmax(_AlongAxis):
     [[-0.6931 -0.6931]]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.log_softmax(x, self.axis)
+    function = staticmethod(ops.log_softmax)
 
 
 class Softmax(_AlongAxis):
@@ -429,19 +411,17 @@ class Softmax(_AlongAxis):
     [[0.09   0.2447 0.6652]]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softmax(x, self.axis)
+    function = staticmethod(ops.softmax)
 
 
-class Softmin(Softmax):
+class Softmin(_AlongAxis):
     """Softmax of -x: positive numbers that add up to 1 along an axis.
 
     >>> print(nn.Softmin()(Tensor([[0.0, 1.0, 2.0]])))
     [[0.6652 0.2447 0.09  ]]
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softmin(x, self.axis)
+    function = staticmethod(ops.softmin)
 
 
 ACTIVATIONS: dict[str, Callable[[], Module]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,6 +42,9 @@ class SoftmaxLoss(Module):
 
 class _Loss(Module):
     reductions: ClassVar[tuple[str, ...]] = REDUCTIONS
+    function: ClassVar[Callable[..., Tensor]]
+    usual: ClassVar[dict[str, Any]]
+    """The arguments of the constructor, which ``function`` takes too, with their defaults."""
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
@@ -47,13 +52,15 @@ class _Loss(Module):
             raise unknown(f"{type(self).__name__}: reduction", reduction, self.reductions)
         self.reduction = reduction
 
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        """Return (value, default) of the settings by name."""
-        return {"reduction": (self.reduction, "mean")}
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "function" in vars(cls):
+            parameters = inspect.signature(cls.__init__).parameters
+            cls.usual = {name: p.default for name, p in parameters.items() if name != "self"}
 
     def _given(self) -> dict[str, Any]:
-        """Return the settings as keyword arguments of the loss function."""
-        return {name: value for name, (value, _) in self._settings().items()}
+        """Return the settings as keyword arguments of ``function``."""
+        return {name: getattr(self, name) for name in self.usual}
 
     def _weight_by(self, name: str, weight: Values | None) -> None:
         """Keep a weight, or None, as a buffer."""
@@ -61,7 +68,13 @@ class _Loss(Module):
         self.register_buffer(name, given)
 
     def extra_repr(self) -> str:
-        return shown("", self._settings())
+        given = self._given().items()
+        return shown("", {n: (x, self.usual[n]) for n, x in given if not isinstance(x, Tensor)})
+
+
+class _Pair(_Loss):
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return self.function(x, target, **self._given())
 
 
 class CrossEntropyLoss(_Loss):
@@ -85,6 +98,7 @@ class CrossEntropyLoss(_Loss):
     [0.1269 2.1269]
     """
 
+    function = staticmethod(ops.cross_entropy)
     weight: Tensor | None
 
     def __init__(
@@ -101,18 +115,7 @@ class CrossEntropyLoss(_Loss):
 
     def forward(self, logits: Tensor, target: Values) -> Tensor:
         logits, target = classes_last(logits, target, "cross_entropy")
-        return ops.cross_entropy(
-            logits,
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-            reduction=self.reduction,
-        )
-
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        smoothing = {"label_smoothing": (self.label_smoothing, 0.0)}
-        return {"ignore_index": (self.ignore_index, -100), **super()._settings(), **smoothing}
+        return self.function(logits, target, **self._given())
 
 
 def classes_last(x: Tensor, target: Values, name: str) -> tuple[Tensor, Values]:
@@ -141,6 +144,7 @@ class NLLLoss(_Loss):
     1.1269
     """
 
+    function = staticmethod(ops.nll_loss)
     weight: Tensor | None
 
     def __init__(
@@ -152,19 +156,10 @@ class NLLLoss(_Loss):
 
     def forward(self, x: Tensor, labels: Values) -> Tensor:
         x, labels = classes_last(x, labels, "nll_loss")
-        return ops.nll_loss(
-            x,
-            beside(x, labels),
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
-
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        return {"ignore_index": (self.ignore_index, -100), **super()._settings()}
+        return self.function(x, beside(x, labels), **self._given())
 
 
-class MSELoss(_Loss):
+class MSELoss(_Pair):
     """Squared distance to the target: its mean ("mean"), sum ("sum") or each element ("none").
 
     Raises:   ShapeError if the shapes differ
@@ -173,11 +168,10 @@ class MSELoss(_Loss):
     2.5
     """
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.mse_loss(x, target, reduction=self.reduction)
+    function = staticmethod(ops.mse_loss)
 
 
-class L1Loss(_Loss):
+class L1Loss(_Pair):
     """Distance to the target: its mean ("mean"), sum ("sum") or each element ("none").
 
     Raises:   ShapeError if the shapes differ
@@ -186,11 +180,10 @@ class L1Loss(_Loss):
     1.5
     """
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.l1_loss(x, target, reduction=self.reduction)
+    function = staticmethod(ops.l1_loss)
 
 
-class HuberLoss(_Loss):
+class HuberLoss(_Pair):
     """Half the squared distance to the target; linear for distances above delta.
 
     Raises:   ShapeError if the shapes differ; OptionError if delta is not positive
@@ -203,20 +196,16 @@ class HuberLoss(_Loss):
     [0.125 2.5  ]
     """
 
+    function = staticmethod(ops.huber_loss)
+
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
         if not isinstance(delta, Real) or not float(delta) > 0:
             raise OptionError(f"HuberLoss: expected a positive delta, got {delta!r}")
         self.delta: float = delta
 
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        return {**super()._settings(), "delta": (self.delta, 1.0)}
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.huber_loss(x, target, delta=self.delta, reduction=self.reduction)
-
-
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(_Pair):
     """Distance to the target minus beta / 2; below beta its square divided by 2 beta.
 
     Raises:   ShapeError if the shapes differ
@@ -229,19 +218,15 @@ class SmoothL1Loss(_Loss):
     [0.25 3.  ]
     """
 
+    function = staticmethod(ops.smooth_l1_loss)
+
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
         check_number(self, "beta", beta)
         self.beta = beta
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.smooth_l1_loss(x, target, beta=self.beta, reduction=self.reduction)
 
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        return {**super()._settings(), "beta": (self.beta, 1.0)}
-
-
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(_Pair):
     """Binary cross entropy of sigmoid(x) and a target in [0, 1].
 
     Raises:   ShapeError if the shapes differ
@@ -256,6 +241,7 @@ class BCEWithLogitsLoss(_Loss):
     0.41
     """
 
+    function = staticmethod(ops.bce_with_logits)
     weight: Tensor | None
     pos_weight: Tensor | None
 
@@ -270,13 +256,8 @@ class BCEWithLogitsLoss(_Loss):
         self._weight_by("weight", weight)
         self._weight_by("pos_weight", pos_weight)
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.bce_with_logits(
-            x, target, weight=self.weight, pos_weight=self.pos_weight, reduction=self.reduction
-        )
 
-
-class BCELoss(_Loss):
+class BCELoss(_Pair):
     """Binary cross entropy of probabilities x and a target in [0, 1].
 
     ``BCEWithLogitsLoss`` is more accurate, and has a gradient everywhere; see ``ops.bce``.
@@ -291,17 +272,15 @@ class BCELoss(_Loss):
     0.3993
     """
 
+    function = staticmethod(ops.bce)
     weight: Tensor | None
 
     def __init__(self, reduction: str = "mean", *, weight: Values | None = None) -> None:
         super().__init__(reduction)
         self._weight_by("weight", weight)
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.bce(x, target, weight=self.weight, reduction=self.reduction)
 
-
-class KLDivLoss(_Loss):
+class KLDivLoss(_Pair):
     """Kullback-Leibler divergence of the target from exp(x); see ``ops.kl_divergence``.
 
     Raises:   ShapeError if the shapes differ
@@ -316,29 +295,26 @@ class KLDivLoss(_Loss):
     0.1308
     """
 
+    function = staticmethod(ops.kl_divergence)
     reductions = ("mean", "batchmean", "sum", "none")
 
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__(reduction)
         self.log_target = log_target
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.kl_divergence(x, target, **self._given())
-
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        return {**super()._settings(), "log_target": (self.log_target, False)}
-
 
 class _Margin(_Loss):
-    usual: ClassVar[float] = 0.0
+    apart: ClassVar[float] = 0.0
+    """The margin for None."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.usual = {**cls.usual, "margin": cls.apart}
 
     def __init__(self, margin: float | None = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.margin = self.usual if margin is None else margin
+        self.margin = self.apart if margin is None else margin
         check_number(self, "margin", self.margin, low=-math.inf)
-
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        return {"margin": (self.margin, self.usual), **super()._settings()}
 
 
 class CosineEmbeddingLoss(_Margin):
@@ -352,11 +328,13 @@ class CosineEmbeddingLoss(_Margin):
     [1. 1.]
     """
 
+    function = staticmethod(ops.cosine_embedding_loss)
+
     def forward(self, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
-        return ops.cosine_embedding_loss(x, y, target, **self._given())
+        return self.function(x, y, target, **self._given())
 
 
-class HingeEmbeddingLoss(_Margin):
+class HingeEmbeddingLoss(_Margin, _Pair):
     """The distance x where the target is 1; max(margin - x, 0) where it is -1.
 
     Raises:   ShapeError if the shapes differ
@@ -365,10 +343,8 @@ class HingeEmbeddingLoss(_Margin):
     [0.25 0.75]
     """
 
-    usual = 1.0
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.hinge_embedding_loss(x, target, **self._given())
+    function = staticmethod(ops.hinge_embedding_loss)
+    apart = 1.0
 
 
 class MarginRankingLoss(_Margin):
@@ -381,8 +357,10 @@ class MarginRankingLoss(_Margin):
     [0. 2.]
     """
 
+    function = staticmethod(ops.margin_ranking_loss)
+
     def forward(self, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
-        return ops.margin_ranking_loss(x, y, target, **self._given())
+        return self.function(x, y, target, **self._given())
 
 
 class TripletMarginLoss(_Margin):
@@ -397,7 +375,8 @@ class TripletMarginLoss(_Margin):
     0.5
     """
 
-    usual = 1.0
+    function = staticmethod(ops.triplet_margin_loss)
+    apart = 1.0
 
     def __init__(
         self,
@@ -412,11 +391,7 @@ class TripletMarginLoss(_Margin):
         self.p, self.eps, self.swap = p, eps, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return ops.triplet_margin_loss(anchor, positive, negative, **self._given())
-
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        own = {"p": (self.p, 2.0), "eps": (self.eps, 1e-6), "swap": (self.swap, False)}
-        return {**super()._settings(), **own}
+        return self.function(anchor, positive, negative, **self._given())
 
 
 class GaussianNLLLoss(_Loss):
@@ -428,19 +403,18 @@ class GaussianNLLLoss(_Loss):
     1.1931
     """
 
+    function = staticmethod(ops.gaussian_nll_loss)
+
     def __init__(self, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction)
         check_number(self, "eps", eps)
         self.full, self.eps = full, eps
 
     def forward(self, x: Tensor, target: Tensor, var: Operand) -> Tensor:
-        return ops.gaussian_nll_loss(x, target, var, **self._given())
-
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        return {"full": (self.full, False), "eps": (self.eps, 1e-6), **super()._settings()}
+        return self.function(x, target, var, **self._given())
 
 
-class PoissonNLLLoss(_Loss):
+class PoissonNLLLoss(_Pair):
     """Negative log-likelihood of counts under Poisson distributions; see ``ops.poisson_nll_loss``.
 
     Raises:   ShapeError if the shapes differ
@@ -449,16 +423,11 @@ class PoissonNLLLoss(_Loss):
     1.0
     """
 
+    function = staticmethod(ops.poisson_nll_loss)
+
     def __init__(
         self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction)
         check_number(self, "eps", eps)
         self.log_input, self.full, self.eps = log_input, full, eps
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return ops.poisson_nll_loss(x, target, **self._given())
-
-    def _settings(self) -> dict[str, tuple[object, object]]:
-        own = {"log_input": (self.log_input, True), "full": (self.full, False)}
-        return {**own, "eps": (self.eps, 1e-8), **super()._settings()}
