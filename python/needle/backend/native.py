@@ -32,6 +32,15 @@ def _needs_bits(dtype: Any, value: Any) -> bool:
     return type(value) is int and dtype.kind != "f" and abs(value) > _EXACT
 
 
+def _kernel(name: str) -> Any:
+    """Return a method that is the compiled module's function of this name."""
+
+    def run(self: NativeBackend, *args: Any) -> Any:
+        return getattr(self.core, name)(*args)
+
+    return run
+
+
 class NativeBackend(Backend):
     """Call the compiled module. A handle is a ``_core.Storage``: aligned, cached memory."""
 
@@ -42,8 +51,11 @@ class NativeBackend(Backend):
         core.on_exhausted(functools.partial(memory.exhausted, self))
         self._updates = {"adam": core.adam, "sgd": core.sgd}
 
-    def allocate(self, nbytes: int) -> Any:
-        return self.core.allocate(nbytes)
+    allocate, matmul, extremes, sort = map(_kernel, ("allocate", "matmul", "extremes", "sort"))
+    gather, scatter_add, put = map(_kernel, ("gather", "scatter_add", "put"))
+    random_bits, random_bits_of = map(_kernel, ("random_bits", "random_bits_of"))
+    linear_index = _kernel("linear_index")
+    puts = True
 
     def memory_info(self) -> dict[str, int]:
         return dict(self.core.memory_info())
@@ -96,12 +108,6 @@ class NativeBackend(Backend):
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
         self.core.scan(_SCANS[function], out, x, axis)
 
-    def extremes(self, values: Any, positions: Any, x: Any, axis: int, largest: bool) -> None:
-        self.core.extremes(values, positions, x, axis, largest)
-
-    def matmul(self, out: Any, a: Any, b: Any) -> None:
-        self.core.matmul(out, a, b)
-
     def matmul_epilogue(
         self,
         outs: Sequence[Any],
@@ -115,23 +121,9 @@ class NativeBackend(Backend):
         first, *last = outs
         return bool(self.core.matmul_epilogue(first, a, b, code, list(others), kept, *last))
 
-    def gather(self, out: Any, x: Any, index: Any, axis: int) -> int:
-        return int(self.core.gather(out, x, index, axis))
-
-    def scatter_add(self, out: Any, index: Any, updates: Any, axis: int) -> int:
-        return int(self.core.scatter_add(out, index, updates, axis))
-
     @property
     def records(self) -> bool:
         return type(self) is NativeBackend  # another class may do more than run its kernels
-
-    puts = True
-
-    def put(self, out: Any, index: Any, values: Any, axis: int) -> int:
-        return int(self.core.put(out, index, values, axis))
-
-    def linear_index(self, out: Any, indices: Sequence[Any], sizes: Sequence[int]) -> bool:
-        return bool(self.core.linear_index(out, indices, sizes))
 
     def nonzero(self, x: Any) -> Any:
         return self.core.nonzero(x if x.is_dense() else x.copy())
@@ -160,15 +152,6 @@ class NativeBackend(Backend):
         whole = kernels.elementwise("trunc", x)
         broken = kernels.elementwise("not_equal", x, whole, dtype=dtypes.bool_)
         self.core.check_range(broken.astype(dtypes.int32), 0, 1, 0)
-
-    def sort(self, values: Any, indices: Any, x: Any, axis: int, descending: bool) -> None:
-        self.core.sort(values, indices, x, axis, descending)
-
-    def random_bits(self, out: Any, key: int, counter: int) -> None:
-        self.core.random_bits(out, key, counter)
-
-    def random_bits_of(self, out: Any, stream: Any, offset: int) -> None:
-        self.core.random_bits_of(out, stream, offset)
 
     def update_kernel(self, name: str, dtype: Any) -> Any:
         return self._updates.get(name) if dtype.itemsize > 2 else None

@@ -41,7 +41,8 @@ void run_images(const char* refused, const Plan& plan, std::initializer_list<con
   if (refused) throw nb::value_error((std::string("images: ") + refused).c_str());
   std::vector<void*> addresses;
   for (const void* p : buffers) addresses.push_back(const_cast<void*>(p));
-  void* scratch = workspace_of(plan);
+  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
+  if (plan.workspace && !scratch) throw nb::python_error();
   const Released released;
   plan.run(&plan, addresses.data(), scratch);
 }

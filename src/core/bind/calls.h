@@ -1,14 +1,16 @@
 // Calls of kernels from Python: code that all bindings share.
 #pragma once
-#include "types/core.h"
-#include "program/record.h"
+#include "gate/gate.h"
 #include <nanobind/nanobind.h>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace nb = nanobind;
 
 namespace needle {
+
+constexpr int64_t kWork = 16;  // what an element counts, compared with a sum
 
 [[noreturn]] inline void raise_dtype_error(const std::string& message) {
   nb::object error = nb::module_::import_("needle.errors").attr("DtypeError");
@@ -22,6 +24,8 @@ inline Array* native(nb::handle x) {
   }
   return reinterpret_cast<Array*>(x.ptr());
 }
+
+inline Array* native_or_null(nb::handle x) { return x.is_none() ? nullptr : native(x); }
 
 inline std::string text_of(const Array* x) {
   return nb::str(nb::handle(reinterpret_cast<PyObject*>(x->spec))).c_str();
@@ -44,42 +48,56 @@ std::vector<T> elements(nb::handle source) {
   return found;
 }
 
-inline void* workspace_of(const Plan& plan) {
-  void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) throw nb::python_error();
-  return scratch;
-}
-
 inline void refuse_dry(const char* why) {
   if (!is_dry()) return;
   raise_not_recorded(why);
   throw nb::python_error();
 }
 
-// Whether this is a dry run, which only notes the kernel.
-inline bool noted(const Plan& plan, const std::vector<void*>& buffers, int32_t traits,
-                  const char* name = nullptr) {
-  if (!is_dry()) return false;
+// Runs a kernel, or notes it; -1, or the position of what is wrong. Arguments keep the arrays
+// alive.
+inline int64_t run_buffers(const Plan& plan, const std::vector<void*>& buffers, int64_t elements,
+                           int32_t traits = 0, const char* name = nullptr) {
   const auto n = static_cast<int64_t>(buffers.size());
-  if (!note(plan, buffers.data(), n, traits, name)) throw nb::python_error();
-  return true;
+  const int64_t found = run_kernel(plan, buffers.data(), n, elements, traits, name);
+  if (found == kFailed) throw nb::python_error();
+  return found;
 }
 
-// Arguments keep the arrays alive; the GIL is free while a kernel runs that may take long.
-inline int64_t run(const Plan& plan, std::initializer_list<const Array*> arrays,
-                   int32_t traits = 0) {
-  constexpr int64_t kFew = 1 << 12;  // elements
+inline int64_t run(const Plan& plan, const std::vector<const Array*>& arrays, int32_t traits = 0) {
   std::vector<void*> buffers;
   int64_t size = 0;
   for (const Array* x : arrays) {
     buffers.push_back(x ? address(x) : nullptr);
     if (x && x->spec->size > size) size = x->spec->size;
   }
-  if (noted(plan, buffers, traits)) return -1;
-  void* scratch = workspace_of(plan);
-  if (size <= kFew) return plan.run(&plan, buffers.data(), scratch);
-  const Released released;
-  return plan.run(&plan, buffers.data(), scratch);
+  return run_buffers(plan, buffers, kWork * size, traits);
+}
+
+// What Python passes for a parameter of a planning function: an array for an operand.
+template <class P>
+constexpr bool is_operand = std::is_same_v<P, const Operand&>;
+template <class P>
+using Argument = std::conditional_t<is_operand<P>, nb::handle, P>;
+
+template <class P>
+auto planned(Argument<P> x, std::vector<const Array*>* arrays) {
+  if constexpr (is_operand<P>) return arrays->push_back(native(x)), operand(arrays->back());
+  if constexpr (!is_operand<P>) return x;
+}
+
+// A function for Python of a kernel whose buffers are the operands, in their order.
+template <class... P>
+void add_kernel(nb::module_& m, const char* name, const char* (*Kernels::*make)(Plan*, P...),
+                int32_t traits = 0) {
+  m.def(name, [=](Argument<P>... given) {
+    Plan plan;
+    std::vector<const Array*> arrays;
+    const std::tuple parameters{planned<P>(given, &arrays)...};  // in order
+    const auto made = [&](const auto&... x) { return (kernels->*make)(&plan, x...); };
+    check(std::apply(made, parameters), name, arrays.back());
+    return run(plan, arrays, traits);
+  });
 }
 
 // A fused program from Python: instructions (function, registers), numbers (value, code of a
@@ -109,9 +127,8 @@ class Fused {
 };
 
 // Bindings of other files.
-void add_image_kernels(nb::module_& m);
+void add_kernels(nb::module_& m);
 void add_batch_kernels(nb::module_& m);
-void add_search_kernels(nb::module_& m);
 void add_sequence_kernels(nb::module_& m);
 void add_updates(nb::module_& m);
 void add_programs(nb::module_& m);

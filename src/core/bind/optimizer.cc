@@ -97,9 +97,7 @@ void run_update(Run function, const char* name, const TensorList& tensors, bool 
   plan.run = function;
   plan.workspace = 0;
   std::memcpy(plan.state, &update, sizeof update);
-  if (noted(plan, buffers, kSameView, name)) return;
-  const Released released;
-  function(&plan, buffers.data(), nullptr);
+  run_buffers(plan, buffers, INT64_MAX, kSameView, name);
 }
 
 bool flag_of(nb::handle flags) {
@@ -153,10 +151,7 @@ void run_each(nb::handle program, nb::handle numbers, nb::handle results, nb::li
     check(kernels->plan_fused(&plan, fused.program(), made.data(), static_cast<int>(made.size()),
                               given.data(), static_cast<int>(given.size())),
           "run_each", out);
-    if (noted(plan, buffers, kSameView)) continue;
-    void* scratch = workspace_of(plan);
-    const Released released;
-    plan.run(&plan, buffers.data(), scratch);
+    run_buffers(plan, buffers, kWork * out->spec->size, kSameView);
   }
 }
 

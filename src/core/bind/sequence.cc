@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::string_view kCellNames[kCells] = {"tanh", "relu", "gru", "lstm"};
 
-Array* native_or_null(nb::handle x) { return x.is_none() ? nullptr : native(x); }
-
 // The kernels trust the shapes they are given.
 void check_shape(const Array* x, DType dtype, std::initializer_list<int64_t> shape,
                  const char* name) {

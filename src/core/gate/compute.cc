@@ -8,14 +8,19 @@ namespace needle {
 
 constexpr int64_t kRelease = 1 << 16;  // elements from which on other Python threads may run
 
-bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, int32_t traits) {
-  if (is_dry()) return note(plan, buffers, n, traits, nullptr);
+int64_t run_kernel(const Plan& plan, void* const* buffers, int64_t n, int64_t elements,
+                   int32_t traits, const char* name) {
+  if (is_dry()) return note(plan, buffers, n, traits, name) ? -1 : kFailed;
   void* scratch = plan.workspace ? workspace(plan.workspace) : nullptr;
-  if (plan.workspace && !scratch) return false;
-  const bool checked = traits & kChecked;
-  if (elements < kRelease) return plan.run(&plan, buffers, scratch) < 0 || !checked;
+  if (plan.workspace && !scratch) return kFailed;
+  if (elements < kRelease) return plan.run(&plan, buffers, scratch);
   const Released released;
-  return plan.run(&plan, buffers, scratch) < 0 || !checked;
+  return plan.run(&plan, buffers, scratch);
+}
+
+bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, int32_t traits) {
+  const int64_t found = run_kernel(plan, buffers, n, elements, traits, nullptr);
+  return found == -1 || (found >= 0 && !(traits & kChecked));
 }
 
 bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {

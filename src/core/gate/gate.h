@@ -8,7 +8,11 @@ namespace needle {
 
 constexpr int kMaxArgs = 3;
 
-// Run a plan; the caller holds references to the arrays. Releases the GIL for long runs.
+// Run a plan, or note it; the caller holds references to the arrays. Releases the GIL for long
+// runs. What the kernel returns, or kFailed with an exception: there is no memory.
+constexpr int64_t kFailed = -2;
+int64_t run_kernel(const Plan& plan, void* const* buffers, int64_t n, int64_t elements,
+                   int32_t traits, const char* name);
 // False without memory, with an exception set; with the trait kChecked (see record.h) also, without
 // one, for an index out of range.
 bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, int32_t traits);
