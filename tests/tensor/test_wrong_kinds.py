@@ -88,7 +88,8 @@ def called(function, signature, given):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_options_of_the_wrong_kind_are_refused_or_taken(room):
+def test_options_of_the_wrong_kind_are_refused_or_taken(room, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some options are paths to write to
     raw, tried = [], 0
     for name, function, signature, given in functions(room):
         for parameter in signature.parameters.values():
