@@ -132,7 +132,6 @@ LAZY = {
     "inspection": "pictures are for notebooks only",
     "methods": "the standard's names, when a program asks for them",
     "nn.registry": "pictures are for notebooks only",
-    "ops.index.indexing": "only gradients by rows need it",
     "tools.doctor": "it reports whether the package can be imported",
     "tools.replay": "it reads the generator in the process that trains",
     "tools.run": "it times imports",

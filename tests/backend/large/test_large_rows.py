@@ -11,7 +11,7 @@ from looped import looped
 import needle as ndl
 from needle import core, ops
 from needle.errors import IndexRangeError
-from needle.ops.index.indexing import Take, TakeGrad
+from needle.ops.index.row_sparse import Take, TakeGrad
 from needle.testing.tolerance import assert_close
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")

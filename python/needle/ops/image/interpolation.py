@@ -21,7 +21,8 @@ from needle.ops.core.op import Linear
 from needle.ops.core.primitives import total
 from needle.ops.core.samples import Sample, uniform
 from needle.ops.elementwise.arithmetic import where
-from needle.ops.index.indexing import TakeGrad, take
+from needle.ops.index.indexing import take
+from needle.ops.index.row_sparse import TakeGrad
 
 if TYPE_CHECKING:
     from needle.dtype import DType

@@ -1,22 +1,110 @@
-"""Gradients by rows: the gradient of a table, stored for the rows that were looked up only."""
+"""Picking slices, and gradients by rows: of a table, for the rows that were looked up only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from needle import executor, graph
+import numpy as np
+
+from needle import executor, graph, tracing
 from needle.backend import kernels
 from needle.backend.array import make_spec
-from needle.errors import ArgumentError, explain
-from needle.ops.index.indexing import TakeGrad
+from needle.backend.axes import normalise_axis
+from needle.errors import ArgumentError, DtypeError, IndexRangeError, explain
+from needle.ops.core.op import Op
+from needle.ops.core.samples import Sample, integers, uniform
 from needle.ops.shape.creation import zeros_like
-from needle.ops.shape.movement import concat
+from needle.ops.shape.movement import concat, reshape
 
 if TYPE_CHECKING:
-    from needle.typing import Tensor
+    from needle.typing import Gradients, NDArray, Tensor
 
-__all__ = ["RowSparse"]
+__all__ = ["RowSparse", "Take", "TakeGrad"]
+
+
+def _take_samples() -> list[Sample]:
+    x = uniform((4, 3, 5))
+    cases: list[tuple[Any, Any, int]] = [
+        (x, integers((2, 6), 0, 3), 1), (x, np.array(-1), 2), (x, integers((0,), 0, 1), 0),
+        (uniform((5,)), integers((7,), -5, 5), 0), (uniform((5, 0)), integers((7,), 0, 5), 0),
+    ]  # fmt: skip
+    return [
+        Sample((x, index), (axis,), lambda x, i, axis=axis: np.take(x, i, axis))
+        for x, index, axis in cases
+    ] + [
+        Sample((x, np.array([[0, 3]])), (1,), raises=IndexRangeError, by_value=True),
+        Sample((x, np.array([0.0])), (1,), raises=DtypeError),
+    ]
+
+
+class Take(Op):
+    """Pick whole slices along an axis: out[i, j..., k] = x[i, index[j...], k] (embedding, take).
+
+    Shapes:   x [a..., n, b...], index [j...] -> [a..., j..., b...]
+    Dtypes:   x any, index integer; negative indices count from the end
+    Gradient: x; any order. With ``sparse`` (axis 0, no negative indices) ``backward`` stores a
+              ``RowSparse`` if x is a leaf
+    Raises:   IndexRangeError naming the first index out of range; DtypeError if index is not
+              integer
+    """
+
+    axis: int = 0
+    sparse: bool = False
+    saves = ((1,), ())
+    samples = staticmethod(_take_samples)
+
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
+        axis = normalise_axis(self.axis, x.ndim)
+        place = [1] * x.ndim
+        place[axis] = index.size
+        picked = kernels.gather(x, index.reshape(tuple(place)), axis, index)
+        return picked.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+    def gradient(self, out_grad: Any, out: Any) -> Any:
+        table, index = out.node.inputs[0], out.inputs[1]
+        shape = table.spec.shape
+        if self.sparse:
+            tracing.check("a gradient by rows has a shape that depends on values", "sparse=False")
+        if self.sparse and table.op is None and not (graph.recording() or graph.lazy()):
+            rows = reshape(index, (index.spec.size,))
+            updates = reshape(out_grad, (index.spec.size, *shape[1:]))
+            return RowSparse(rows, updates, shape[0], index.spec.size < 2), None
+        op = TakeGrad.of(normalise_axis(self.axis, len(shape)), shape)
+        return executor.apply(op, index, out_grad), None
+
+
+class TakeGrad(Op):
+    """The transpose of Take: zeros of ``shape`` with the slices of updates added at index.
+
+    Shapes:   updates [a..., j..., b...], index [j...] -> shape
+    Dtypes:   updates any, index integer
+    """
+
+    axis: int
+    shape: tuple[int, ...]
+    saves = ((), (0,))
+    samples = staticmethod(
+        lambda: [
+            Sample(
+                (np.array([[0, 2], [2, 1]]), uniform((2, 2, 3))), (0, (4, 3)),
+                lambda i, x: np.eye(4)[i.reshape(4)].T @ x.reshape(4, 3),
+            ),
+            Sample((np.array(1), uniform((3,))), (1, (3, 2)), lambda i, x: np.stack([0 * x, x], 1)),
+        ]
+    )  # fmt: skip
+
+    def compute(self, index: NDArray, updates: NDArray) -> NDArray:
+        axis, shape = self.axis, self.shape
+        place = [1] * len(shape)
+        place[axis] = index.size
+        flat = updates.reshape((*shape[:axis], index.size, *shape[axis + 1 :]))
+        return kernels.scatter_add(index.reshape(tuple(place)), flat, axis, shape)
+
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
+        if not out.node.inputs[1].needs:
+            return None, None
+        return None, executor.apply(Take.of(self.axis), out_grad, out.inputs[0])
 
 
 class RowSparse:
