@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from needle import dtype as dtypes
 from needle.dtype import DType
 
-TABLE = Path(__file__).parent / "cuda" / "kernels" / "functions.def"
+TABLE = os.path.join(os.path.dirname(__file__), "cuda", "kernels", "functions.def")
+"""Its path, as a text: ``import needle`` does without pathlib."""
 
 _GROUPS = {
     "FLOATS": dtypes.FLOATS,
@@ -32,9 +33,9 @@ class Row(NamedTuple):
 @cache
 def functions() -> dict[str, Row]:
     """Return the rows of functions.def by name."""
-    found = re.findall(
-        r"^(UNARY|BINARY|TERNARY)\((\w+), (\w+), (\w+),", TABLE.read_text(), re.MULTILINE
-    )
+    with open(TABLE) as file:
+        text = file.read()
+    found = re.findall(r"^(UNARY|BINARY|TERNARY)\((\w+), (\w+), (\w+),", text, re.MULTILINE)
     arities = {"UNARY": 1, "BINARY": 2, "TERNARY": 3}
     return {
         name: Row(arities[kind], _GROUPS[group], result == "BOOL")
