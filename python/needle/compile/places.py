@@ -103,7 +103,7 @@ class Sources:
         self.slots = list(slots.values())
         self.specs = [bound.specs[i] for i in (*held_at, *buffers_at)]
         at = [*held_at, *buffers_at, *(i for part in self.slots for i in part.at)]
-        at += (i for i, *_ in (*self.rest, *self.numbers, *self.streams))
+        at += [x[0] for part in (self.rest, self.numbers, self.streams) for x in part]
         self.count = len(at)
         self._sorted = _picker(sorted(range(len(at)), key=at.__getitem__))
 
