@@ -8,7 +8,7 @@ from devices import DEVICES
 from looped import looped
 
 import needle as ndl
-from needle import config
+from needle import config, core
 from needle.backend import fused
 from needle.backend.functions import functions
 from needle.backend.ndarray import array, empty
@@ -108,6 +108,22 @@ def checked(device, program, results, inputs):
 @looped("layout", LAYOUTS)
 @looped("seed", range(12))
 def test_random_programs_are_their_steps(device, layout, seed):
+    random_program(device, layout, seed)
+
+
+@pytest.mark.skipif(core.native is None, reason="needs the native module")
+@looped("seed", range(12))
+def test_random_programs_on_arrays_larger_than_the_second_caches(seed):
+    """Their operands are fetched ahead; results of 8 bytes go past the caches, too."""
+    assert core.native is not None
+    core.native.set_streaming_bytes(1 << 19)  # the second caches count as half of it
+    try:
+        random_program("cpu", "long", seed)
+    finally:
+        core.native.set_streaming_bytes(0)
+
+
+def random_program(device, layout, seed):
     rng = np.random.default_rng(seed)
     shape, view = LAYOUTS[layout]
     kinds = [k for k in (*FLOATS, "int32", "uint8", "bool", "int64") if known(device, k)]

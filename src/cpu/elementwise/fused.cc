@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/table.h"
+#include "elementwise/ahead.h"
 #include "base/spans.h"
 #include "base/stream.h"
 
@@ -131,6 +132,9 @@ const char* choose_blocks(TileProgram* program, const Operand* const* operands,
     const bool fit = (few && slots <= kSquareSlots) || slots * bytes <= kNearBytes;
     if (fit || bytes == kLeastTileBytes) break;
   }
+  program->far = reads_far(*program);
+  if (program->far && bytes > kFarTileBytes)
+    place_values(program, operands, last_use, (bytes = kFarTileBytes) / item);
   program->slot_bytes = static_cast<int16_t>(bytes + kPad);
   int64_t size = kItemSize[operands[0]->dtype];
   for (int d = 0; d < program->walk.ndim; ++d) size *= program->walk.dim(d)[0];
@@ -196,6 +200,7 @@ class Interpreter {
     for (int64_t block = first; block < end; ++block) {
       for (int i = 0; i < program_.n_inputs; ++i) fetch(i);
       place_outputs();
+      if (program_.far) look_ahead();
       for (int i = 0; i < program_.length; ++i) execute(i);
       for (int i = 0; i < program_.n_outs; ++i) store(i);
       position_.advance(program_.walk);
@@ -255,6 +260,12 @@ class Interpreter {
       if (is_direct_[i]) registers_[program_.results[i]] = address(i);
   }
 
+  void look_ahead() {
+    ahead_.begin(count(), program_.length);
+    for (int i = program_.n_outs; i < program_.n_outs + program_.n_inputs; ++i)
+      if (operand(i).dense) ahead_.add(address(i), kItemSize[operand(i).dtype]);
+  }
+
   // Runs one instruction. In pieces if the result goes around the caches, or for an argument that
   // is repeated and of which the loop does not take one element; the tile of a result is left whole
   // for those who read it.
@@ -265,7 +276,7 @@ class Interpreter {
     const bool streams = out >= 0 && streams_now(out);
     const void* inputs[3];
     int64_t advance[3];  // bytes per element
-    int64_t piece = streams ? kStreamTileBytes / item : n;
+    int64_t piece = streams ? kStreamTileBytes / item : program_.far ? Ahead::kPiece : n;
     const Loop loop = loop_for(step, arity);
     for (int k = 0; k < arity; ++k) {
       const bool repeated = is_repeated(step.args[k]);
@@ -288,6 +299,7 @@ class Interpreter {
       } else {
         loop.run(to, inputs, length);
       }
+      if (program_.far) ahead_.fetch();
       if (streams) stream(address(out) + first * item, to, length * item);
       for (int k = 0; k < arity; ++k)
         inputs[k] = static_cast<const char*>(inputs[k]) + length * advance[k];
@@ -352,6 +364,7 @@ class Interpreter {
   const TileProgram& program_;
   void* const* buffers_;
   Position position_;
+  Ahead ahead_;
   void* registers_[kRegisters];
   const void* filled_from_[kMaxOperands];  // a broadcast tile is filled once, not per block
   int64_t filled_count_[kMaxOperands];

@@ -29,6 +29,7 @@ struct TileProgram {
   int16_t n_outs, n_inputs, n_numbers, length;
   int16_t slot_bytes;            // of a tile
   bool streams;                  // results go around the caches
+  bool far;                      // operands are fetched ahead (ahead.h)
   Role operands[kMaxOperands];   // outs, then inputs
   int8_t results[kMaxOperands];  // the registers of the outs
   int8_t slot[kMaxFused];        // the tile of each result
