@@ -23,6 +23,9 @@ Numpy: TypeAlias = np.ndarray[Any, Any]
 Operand: TypeAlias = Tensor | NDArray | Numpy | np.generic | float
 """What stands beside a tensor in an operation: a tensor, an array or a number."""
 
+PerAxis: TypeAlias = int | Sequence[int]
+"""A number for each spatial axis, or one for all."""
+
 Values: TypeAlias = "Operand | Sequence[Values]"
 """What a tensor can be made of: a tensor, an array, a number, or (nested) lists of them."""
 
@@ -41,6 +44,9 @@ Reference: TypeAlias = Callable[..., object]
 Gradients: TypeAlias = Tensor | Sequence[Tensor | None] | None
 """What ``Op.gradient`` returns: a gradient or None for each input, or the gradient of the only
 input."""
+
+OutGrads: TypeAlias = TensorTuple | Sequence[Tensor | None]
+"""The gradients of several results, as ``Op.gradient`` takes them; None where there is none."""
 
 Slope: TypeAlias = Tensor | float | tuple[Tensor, Tensor]
 """What ``Elementwise.derivative`` returns: a number, a tensor, or a selection."""

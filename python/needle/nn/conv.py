@@ -19,7 +19,7 @@ from needle.nn.settings import check_sizes, shown
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike, DTypeLike, PerAxis
 
 PADDINGS = ("same", "valid")
 """Paddings by name."""
@@ -38,7 +38,7 @@ def _check_sizes(name: str, ins: int, outs: int, kernel: Sequence[int]) -> None:
         )
 
 
-def _square(name: str, given: int | Sequence[int]) -> int:
+def _square(name: str, given: PerAxis) -> int:
     sizes = {*axes_of(given)}
     if len(sizes) != 1:
         raise OptionError(f"Conv: {name}={given!r:.60}\n  rule: equal in all axes\n  try: Conv2d")
@@ -74,8 +74,8 @@ class Conv(Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
         bias: bool = True,
         device: DeviceLike = None,
         dtype: DTypeLike = "float32",
@@ -125,16 +125,14 @@ class _ConvNd(Module):
     axes: ClassVar[int]
     transposed: ClassVar[bool] = False
 
-    def _check_steps(self, least: int, **settings: int | Sequence[int]) -> None:
+    def _check_steps(self, least: int, **settings: PerAxis) -> None:
         """Check settings that have a number per spatial axis, such as strides."""
         for name, value in settings.items():
             if min(ops.per_axis(name, value, self.axes)) < least:
                 kind = type(self).__name__
                 raise ShapeError(f"{kind}: {name}={value}\n  rule: {name} >= {least}")
 
-    def _draw(
-        self, kernel_size: int | Sequence[int], bias: bool, device: DeviceLike, dtype: DTypeLike
-    ) -> None:
+    def _draw(self, kernel_size: PerAxis, bias: bool, device: DeviceLike, dtype: DTypeLike) -> None:
         name = type(self).__name__
         check_sizes(
             self, in_channels=self.in_channels, out_channels=self.out_channels, groups=self.groups
@@ -176,10 +174,10 @@ class _Straight(_ConvNd):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = 0,
-        dilation: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis | str = 0,
+        dilation: PerAxis = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -261,13 +259,13 @@ class _Transposed(_ConvNd):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        output_padding: int | Sequence[int] = 0,
+        kernel_size: PerAxis,
+        stride: PerAxis = 1,
+        padding: PerAxis = 0,
+        output_padding: PerAxis = 0,
         groups: int = 1,
         bias: bool = True,
-        dilation: int | Sequence[int] = 1,
+        dilation: PerAxis = 1,
         device: DeviceLike = None,
         dtype: DTypeLike = "float32",
     ) -> None:

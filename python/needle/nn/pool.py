@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from needle import ops
 from needle.backend.axes import integer
@@ -14,6 +14,9 @@ from needle.nn.module import Module
 from needle.nn.settings import check_number, check_sizes, shown
 from needle.ops.image.resample import MODES
 from needle.tensors import Tensor
+
+if TYPE_CHECKING:
+    from needle.typing import PerAxis
 
 
 class MaxPool2d(Module):
@@ -29,10 +32,10 @@ class MaxPool2d(Module):
 
     def __init__(
         self,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] = 0,
-        dilation: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        stride: PerAxis | None = None,
+        padding: PerAxis = 0,
+        dilation: PerAxis = 1,
         ceil_mode: bool = False,
     ) -> None:
         super().__init__()
@@ -82,9 +85,9 @@ class AvgPool2d(Module):
 
     def __init__(
         self,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] = 0,
+        kernel_size: PerAxis,
+        stride: PerAxis | None = None,
+        padding: PerAxis = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> None:
@@ -210,7 +213,7 @@ class _Pad(Module):
     axes: ClassVar[int] = 1
     mode: ClassVar[str] = "constant"
 
-    def __init__(self, padding: int | Sequence[int]) -> None:
+    def __init__(self, padding: PerAxis) -> None:
         super().__init__()
         name = type(self).__name__
         given = padding if isinstance(padding, Sequence) else (padding,)
@@ -263,7 +266,7 @@ class ConstantPad1d(_Pad):
     [[[9. 5. 6. 9.]]]
     """
 
-    def __init__(self, padding: int | Sequence[int], value: float = 0.0) -> None:
+    def __init__(self, padding: PerAxis, value: float = 0.0) -> None:
         super().__init__(padding)
         check_number(self, "value", value, low=-math.inf)
         self.value = value
@@ -379,10 +382,10 @@ class Unfold(Module):
 
     def __init__(
         self,
-        kernel_size: int | Sequence[int],
-        dilation: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        stride: int | Sequence[int] = 1,
+        kernel_size: PerAxis,
+        dilation: PerAxis = 1,
+        padding: PerAxis = 0,
+        stride: PerAxis = 1,
     ) -> None:
         super().__init__()
         self.kernel_size, self.dilation = kernel_size, dilation
@@ -405,11 +408,11 @@ class Fold(Unfold):
 
     def __init__(
         self,
-        output_size: int | Sequence[int],
-        kernel_size: int | Sequence[int],
-        dilation: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        stride: int | Sequence[int] = 1,
+        output_size: PerAxis,
+        kernel_size: PerAxis,
+        dilation: PerAxis = 1,
+        padding: PerAxis = 0,
+        stride: PerAxis = 1,
     ) -> None:
         super().__init__(kernel_size, dilation, padding, stride)
         self.output_size = output_size
@@ -434,7 +437,7 @@ class Upsample(Module):
 
     def __init__(
         self,
-        size: int | Sequence[int] | None = None,
+        size: PerAxis | None = None,
         scale_factor: float | Sequence[float] | None = None,
         mode: str = "nearest",
         align_corners: bool = False,

@@ -11,6 +11,8 @@ import numpy as np
 
 from needle.ops.core import update
 from needle.ops.core.attributes import flag
+from needle.ops.core.formula import Numbers as Known
+from needle.ops.core.formula import States, Value
 from needle.optim.optimizer import (
     Number,
     Numbers,
@@ -168,7 +170,7 @@ class Adam(_Counting):
         return self.state["v"]
 
     @staticmethod
-    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+    def formula(p: Value, g: Value, state: States, numbers: Known) -> tuple[Value, States]:
         """Kingma and Ba, algorithm 1; with ``top`` Reddi, Kale and Kumar, algorithm 2.
 
         ``correction1`` and ``correction2`` are 1 - beta1 ** t and 1 - beta2 ** t.
@@ -199,7 +201,7 @@ class Adam(_Counting):
         }
 
 
-def decayed(p: Any, g: Any, numbers: Any) -> tuple[Any, Any]:
+def decayed(p: Value, g: Value, numbers: Known) -> tuple[Value, Value]:
     """Return a parameter and its gradient with weight decay, of a formula.
 
     Without decay nothing is added: 0 times an infinite parameter would be NaN.
@@ -211,7 +213,7 @@ def decayed(p: Any, g: Any, numbers: Any) -> tuple[Any, Any]:
     return p, g + p * numbers.weight_decay
 
 
-def averages(m: Any, v: Any, g: Any, numbers: Any) -> tuple[Any, Any]:
+def averages(m: Value, v: Value, g: Value, numbers: Known) -> tuple[Value, Value]:
     """Return the moving averages of a gradient and of its square, of a formula."""
     beta1, beta2 = numbers.beta1, numbers.beta2
     return m * beta1 + g * (1 - beta1), v * beta2 + g * g * (1 - beta2)
@@ -311,7 +313,7 @@ class NAdam(Adam):
         )
 
     @staticmethod
-    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+    def formula(p: Value, g: Value, state: States, numbers: Known) -> tuple[Value, States]:
         """Dozat, algorithm 2, with the growing momentum of its section 3."""
         m, v = state
         p, g = decayed(p, g, numbers)

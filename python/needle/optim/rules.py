@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from needle.errors import OptionError
 from needle.ops.core import update
+from needle.ops.core.formula import Numbers as Known
+from needle.ops.core.formula import States, Value
 from needle.optim.adam import Adam, _Counting, decayed
 from needle.optim.clip import clip_grad_norm
 from needle.optim.optimizer import Number, Numbers, Optimizer, Params
@@ -89,7 +90,7 @@ class SGD(Optimizer):
         return self.state["u"]
 
     @staticmethod
-    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+    def formula(p: Value, g: Value, state: States, numbers: Known) -> tuple[Value, States]:
         """Gradient descent with momentum.
 
         Nesterov's step: Sutskever et al., "On the importance of initialization and momentum in deep
@@ -205,7 +206,7 @@ class RMSprop(Optimizer):
         )  # fmt: skip
 
     @staticmethod
-    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+    def formula(p: Value, g: Value, state: States, numbers: Known) -> tuple[Value, States]:
         """Tieleman and Hinton, slide 29; with ``a`` Graves, equations 38 to 45."""
         v, a, u = state
         p, g = decayed(p, g, numbers)
@@ -285,7 +286,7 @@ class Adagrad(_Counting):
         )  # fmt: skip
 
     @staticmethod
-    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+    def formula(p: Value, g: Value, state: States, numbers: Known) -> tuple[Value, States]:
         """Duchi, Hazan and Singer, figure 1, with a diagonal matrix."""
         (s,) = state
         p, g = decayed(p, g, numbers)
@@ -342,7 +343,7 @@ class Adadelta(Optimizer):
         super().__init__(params, lr, weight_decay, rho=rho, eps=eps, maximize=maximize)
 
     @staticmethod
-    def formula(p: Any, g: Any, state: Any, numbers: Any) -> Any:
+    def formula(p: Value, g: Value, state: States, numbers: Known) -> tuple[Value, States]:
         """Zeiler, algorithm 1."""
         v, d = state
         p, g = decayed(p, g, numbers)

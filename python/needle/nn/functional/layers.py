@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from needle import ops
@@ -13,9 +13,8 @@ from needle.nn.layers import looked_up
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
-    from needle.typing import Values
+    from needle.typing import PerAxis, Values
 
-Sizes = int | Sequence[int]
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 # ---- linear maps and tables --------------------------------------------------------
@@ -66,9 +65,9 @@ def conv1d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
+    stride: PerAxis = 1,
+    padding: PerAxis | str = 0,
+    dilation: PerAxis = 1,
     groups: int = 1,
 ) -> Tensor:
     """Convolve sequences [n, c, t] with weights [o, c / groups, k]. See ``ops.conv1d``."""
@@ -79,9 +78,9 @@ def conv2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
+    stride: PerAxis = 1,
+    padding: PerAxis | str = 0,
+    dilation: PerAxis = 1,
     groups: int = 1,
 ) -> Tensor:
     """Convolve images [n, c, h, w] with weights [o, c / groups, k, k]. See ``ops.conv2d``."""
@@ -92,9 +91,9 @@ def conv3d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
+    stride: PerAxis = 1,
+    padding: PerAxis | str = 0,
+    dilation: PerAxis = 1,
     groups: int = 1,
 ) -> Tensor:
     """Convolve volumes [n, c, d, h, w] with weights [o, c / groups, *k]. See ``ops.conv3d``."""
@@ -105,11 +104,11 @@ def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
+    stride: PerAxis = 1,
+    padding: PerAxis = 0,
+    output_padding: PerAxis = 0,
     groups: int = 1,
-    dilation: Sizes = 1,
+    dilation: PerAxis = 1,
 ) -> Tensor:
     """Apply the transpose of a convolution to [n, c, t]. See ``ops.conv_transpose1d``."""
     return ops.conv_transpose1d(
@@ -121,11 +120,11 @@ def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
+    stride: PerAxis = 1,
+    padding: PerAxis = 0,
+    output_padding: PerAxis = 0,
     groups: int = 1,
-    dilation: Sizes = 1,
+    dilation: PerAxis = 1,
 ) -> Tensor:
     """Apply the transpose of a convolution to [n, c, h, w]. See ``ops.conv_transpose2d``."""
     return ops.conv_transpose2d(
@@ -137,11 +136,11 @@ def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
+    stride: PerAxis = 1,
+    padding: PerAxis = 0,
+    output_padding: PerAxis = 0,
     groups: int = 1,
-    dilation: Sizes = 1,
+    dilation: PerAxis = 1,
 ) -> Tensor:
     """Apply the transpose of a convolution to [n, c, d, h, w]. See ``ops.conv_transpose3d``."""
     return ops.conv_transpose3d(
@@ -154,7 +153,7 @@ def conv_transpose3d(
 
 def layer_norm(
     input: Tensor,
-    normalized_shape: Sizes,
+    normalized_shape: PerAxis,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
@@ -173,7 +172,7 @@ def layer_norm(
 
 def rms_norm(
     input: Tensor,
-    normalized_shape: Sizes,
+    normalized_shape: PerAxis,
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
@@ -189,7 +188,7 @@ def rms_norm(
     return ops.reshape(ops.rms_norm(rows, _flat(weight), added), shape_of(input))
 
 
-def _joined(name: str, x: Tensor, sizes: Sizes) -> Tensor:
+def _joined(name: str, x: Tensor, sizes: PerAxis) -> Tensor:
     """Return x with its last axes, of these sizes, joined into one."""
     own = (sizes,) if isinstance(sizes, int) else tuple(sizes)
     shape = shape_of(x)
@@ -323,7 +322,7 @@ def pad(
 
 def interpolate(
     input: Tensor,
-    size: Sizes | None = None,
+    size: PerAxis | None = None,
     scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
@@ -353,7 +352,8 @@ def interpolate(
         scale_factor = None
     if mode == "area":
         pools = (ops.adaptive_avg_pool1d, ops.adaptive_avg_pool2d, ops.adaptive_avg_pool3d)
-        return pools[len(spatial) - 1](input, size)
+        pool: Callable[..., Tensor] = pools[len(spatial) - 1]
+        return pool(input, size)
     return ops.upsample(input, size, scale_factor, mode, bool(align_corners))
 
 
@@ -381,7 +381,11 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 
 
 def unfold(
-    input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
+    input: Tensor,
+    kernel_size: PerAxis,
+    dilation: PerAxis = 1,
+    padding: PerAxis = 0,
+    stride: PerAxis = 1,
 ) -> Tensor:
     """Write the windows of images [n, c, h, w] as columns. See ``ops.unfold``."""
     return ops.unfold(input, kernel_size, dilation, padding, stride)
@@ -389,11 +393,11 @@ def unfold(
 
 def fold(
     input: Tensor,
-    output_size: Sizes,
-    kernel_size: Sizes,
-    dilation: Sizes = 1,
-    padding: Sizes = 0,
-    stride: Sizes = 1,
+    output_size: PerAxis,
+    kernel_size: PerAxis,
+    dilation: PerAxis = 1,
+    padding: PerAxis = 0,
+    stride: PerAxis = 1,
 ) -> Tensor:
     """Add up columns at the places of their windows. See ``ops.fold``."""
     return ops.fold(input, output_size, kernel_size, dilation, padding, stride)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from needle import ops
 from needle.errors import OptionError
 from needle.tensors import Tensor
 
-Sizes = int | Sequence[int]
+if TYPE_CHECKING:
+    from needle.typing import PerAxis
 
 
 def _max(pool: Callable[..., Tensor], return_indices: bool, *settings: object) -> Tensor:
@@ -19,10 +21,10 @@ def _max(pool: Callable[..., Tensor], return_indices: bool, *settings: object) -
 
 def max_pool1d(
     input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor:
@@ -33,10 +35,10 @@ def max_pool1d(
 
 def max_pool2d(
     input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor:
@@ -47,10 +49,10 @@ def max_pool2d(
 
 def max_pool3d(
     input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
+    dilation: PerAxis = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor:
@@ -67,9 +69,9 @@ def _average(pool: Callable[..., Tensor], divisor: int | None, *settings: object
 
 def avg_pool1d(
     input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
@@ -79,9 +81,9 @@ def avg_pool1d(
 
 def avg_pool2d(
     input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -93,9 +95,9 @@ def avg_pool2d(
 
 def avg_pool3d(
     input: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
+    kernel_size: PerAxis,
+    stride: PerAxis | None = None,
+    padding: PerAxis = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -105,35 +107,37 @@ def avg_pool3d(
     return _average(ops.avg_pool3d, divisor_override, *how)
 
 
-def adaptive_avg_pool1d(input: Tensor, output_size: Sizes) -> Tensor:
+def adaptive_avg_pool1d(input: Tensor, output_size: PerAxis) -> Tensor:
     """Average [n, c, t] down to a size. See ``ops.adaptive_avg_pool1d``."""
     return ops.adaptive_avg_pool1d(input, output_size)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: Sizes | Sequence[int | None]) -> Tensor:
+def adaptive_avg_pool2d(input: Tensor, output_size: PerAxis | Sequence[int | None]) -> Tensor:
     """Average [n, c, h, w] down to a size. See ``ops.adaptive_avg_pool2d``."""
     return ops.adaptive_avg_pool2d(input, output_size)
 
 
-def adaptive_avg_pool3d(input: Tensor, output_size: Sizes | Sequence[int | None]) -> Tensor:
+def adaptive_avg_pool3d(input: Tensor, output_size: PerAxis | Sequence[int | None]) -> Tensor:
     """Average [n, c, d, h, w] down to a size. See ``ops.adaptive_avg_pool3d``."""
     return ops.adaptive_avg_pool3d(input, output_size)
 
 
-def adaptive_max_pool1d(input: Tensor, output_size: Sizes, return_indices: bool = False) -> Tensor:
+def adaptive_max_pool1d(
+    input: Tensor, output_size: PerAxis, return_indices: bool = False
+) -> Tensor:
     """Take the largest elements of [n, c, t] down to a size. See ``ops.adaptive_max_pool1d``."""
     return _max(ops.adaptive_max_pool1d, return_indices, input, output_size)
 
 
 def adaptive_max_pool2d(
-    input: Tensor, output_size: Sizes | Sequence[int | None], return_indices: bool = False
+    input: Tensor, output_size: PerAxis | Sequence[int | None], return_indices: bool = False
 ) -> Tensor:
     """Take the largest elements of [n, c, h, w] down to a size. See ``ops.adaptive_max_pool2d``."""
     return _max(ops.adaptive_max_pool2d, return_indices, input, output_size)
 
 
 def adaptive_max_pool3d(
-    input: Tensor, output_size: Sizes | Sequence[int | None], return_indices: bool = False
+    input: Tensor, output_size: PerAxis | Sequence[int | None], return_indices: bool = False
 ) -> Tensor:
     """Take the largest elements of [n, c, d, h, w] down to a size.
 

@@ -28,7 +28,7 @@ def operand_count(method: Any) -> int | None:
     return int(code.co_argcount) - 1
 
 
-def exact(value: Any) -> Any:
+def exact(value: object) -> Any:
     """Return a key that tells 1, 1.0 and True apart, and 0.0 and -0.0, which are all equal."""
     if type(value) is tuple:
         return tuple(map(exact, value))
@@ -43,7 +43,7 @@ def save_mask(entry: Sequence[int | str], output: int) -> int:
     return bits
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: object) -> bool:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
         return False
     if not -(2**63) <= value < 2**63:
@@ -51,11 +51,11 @@ def _whole(value: Any) -> bool:
     return True
 
 
-def _numbers(value: Any) -> bool:
+def _numbers(value: object) -> bool:
     return isinstance(value, tuple) and all(map(_whole, value))
 
 
-def _pairs(value: Any) -> bool:
+def _pairs(value: object) -> bool:
     return isinstance(value, tuple) and all(_numbers(x) and len(x) == 2 for x in value)
 
 
@@ -63,7 +63,7 @@ MOST = 2**42
 """Limit of the sizes, steps and paddings of windows: what is computed of them fits 64 bits."""
 
 
-def _small(value: Any) -> bool:
+def _small(value: int) -> bool:
     if not -MOST <= value <= MOST:
         raise OptionError(
             f"a size, a step or a padding of windows is {value}\n  rule: at most 2**42 = {MOST}"
@@ -103,7 +103,7 @@ def real(what: str, value: Any) -> float:
     raise ArgumentError(f"{what} is {value!r:.60}, not a number")
 
 
-def flag(what: str, value: Any) -> bool:
+def flag(what: str, value: object) -> bool:
     """Return an argument as a bool. Numbers are refused: ``x.sum(0, 1)`` means two axes.
 
     Raises:
@@ -116,7 +116,7 @@ def flag(what: str, value: Any) -> bool:
     raise ArgumentError(f"{what} is {value!r:.60}, neither True nor False{advice}")
 
 
-def number_in(operation: str, value: Any, kind: DType) -> Any:
+def number_in(operation: str, value: object, kind: DType) -> bool | int | float:
     """Return a number as a value of a dtype.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from needle import dtype as dtypes
 from needle.backend import kernels
@@ -26,7 +26,7 @@ class Finite(Linear):
         zero = kernels.elementwise("subtract", x, x)  # or NaN
         good = kernels.elementwise("equal", zero, zero, dtype=dtypes.bool_).astype(dtypes.int32)
 
-        def wrong(position: int, value: Any = None) -> Exception:
+        def wrong(position: int, value: object = None) -> Exception:
             return NonFiniteError(
                 f"{self.name}: element {position} of {x.spec} is not finite\n  rule: finite values"
             )
@@ -34,5 +34,5 @@ class Finite(Linear):
         good.device.backend.check_range(good, 1, 2, None, wrong)
         return x
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (out_grad,)

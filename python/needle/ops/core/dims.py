@@ -12,7 +12,7 @@ None is a value: all axes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from needle.errors import ArgumentError, OptionError
@@ -62,8 +62,8 @@ OWN_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 class Extremes(NamedTuple):
     """What PyTorch's functions along a dim return."""
 
-    values: Any
-    indices: Any
+    values: Tensor
+    indices: Tensor
 
 
 Meaning = Callable[[Callable[..., Any], dict[str, Any]], Any]
@@ -82,7 +82,7 @@ def means(*names: str, words: str) -> Callable[[Meaning], Meaning]:
     return keep
 
 
-def names_of(name: str, parameters: Any) -> dict[str, tuple[str, ...]]:
+def names_of(name: str, parameters: Container[str]) -> dict[str, tuple[str, ...]]:
     """Return PyTorch's names by parameter, for a function of this name."""
     found = {p: names for p, names in NAMES.items() if p in parameters}
     if "axes" in found:
@@ -97,7 +97,7 @@ class At(NamedTuple):
 
     name: str
     names: dict[str, tuple[str, ...]]
-    parameters: Any
+    parameters: Mapping[str, inspect.Parameter]
 
 
 def reads(function: Any, name: str) -> At:
@@ -146,9 +146,11 @@ def _marks(parameter: inspect.Parameter) -> bool:
     return parameter.default is not None and parameter.default is not False
 
 
-def _defaults(before: list[inspect.Parameter], marked: dict[str, Any]) -> tuple[Any, ...] | None:
+def _defaults(
+    before: list[inspect.Parameter], marked: dict[str, inspect.Parameter]
+) -> tuple[object, ...] | None:
     """Return defaults for positional parameters: ``...`` for the marked ones, and after them."""
-    found: list[Any] = []
+    found: list[object] = []
     for p in before:
         if p.name in marked or (found and p.default is p.empty):
             found.append(...)
@@ -157,7 +159,12 @@ def _defaults(before: list[inspect.Parameter], marked: dict[str, Any]) -> tuple[
     return tuple(found) or None
 
 
-def _text(title: str, parameters: list[Any], marked: dict[str, Any], more: list[str]) -> str:
+def _text(
+    title: str,
+    parameters: list[inspect.Parameter],
+    marked: dict[str, inspect.Parameter],
+    more: list[str],
+) -> str:
     """Return the source of a function: a call of the inner one, or of ``speak``."""
     before = [p for p in parameters if p.kind < p.VAR_POSITIONAL]
     star = [f"*{p.name}" for p in parameters if p.kind == p.VAR_POSITIONAL]
@@ -226,8 +233,8 @@ def speak(function: Callable[..., Any], at: At, own: dict[str, Any], other: dict
 def _check_once(
     name: str,
     other: str,
-    value: Tensor | str | float | tuple[int, ...] | None,
-    given: dict[str, Any],
+    value: object,
+    given: dict[str, object],
 ) -> None:
     """Raise OptionError if a parameter has a value already."""
     for own, first in given.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from needle import backend, dtype, executor, forward, graph, reverse
 from needle.backend import kernels
@@ -20,6 +20,10 @@ from needle.ops.core import work
 from needle.ops.core.docs import kinds_of, with_contract
 from needle.ops.core.op import KINDS, Op, needed, promoted, variables
 from needle.ops.core.primitives import make_tuple, spread_to, sum_to, total
+
+if TYPE_CHECKING:
+    from needle.backend.array import Spec
+    from needle.typing import Gradients, NDArray, Slope, Tensor
 
 __all__ = ["Composite", "Elementwise", "Multilinear"]
 
@@ -39,7 +43,7 @@ class Elementwise(Op):
     floating: ClassVar[bool] = False
     accepts: ClassVar[str] = "fiu"
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         own = cls.__dict__.get("__doc__")
         if own:
@@ -61,7 +65,7 @@ class Elementwise(Op):
         """Return the number of operands, from the samples."""
         return len(cls.samples()[0].inputs) if cls.samples is not None else None
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
         count = self.operands()
         if count is not None and len(inputs) != count:
             raise ArgumentError(f"{self.name}: expected {count} operands, got {len(inputs)}")
@@ -76,10 +80,10 @@ class Elementwise(Op):
             )  # fmt: skip
         return tensors
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: Any) -> NDArray:
         return kernels.elementwise(self.function, *arrays, dtype=self.result)
 
-    def derivative(self, out: Any, i: int) -> Any:
+    def derivative(self, out: Tensor, i: int) -> Slope:
         """Return the partial derivative with respect to input i, elementwise: both directions.
 
         The result is a number or a tensor. A bool tensor selects: 1 where it is true, else 0 (also
@@ -91,7 +95,7 @@ class Elementwise(Op):
         """
         raise GradientError(f"{self.name}: no derivative is defined")
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         nodes = out.node.inputs
         return tuple(
             sum_to(_scaled(out_grad, self.derivative(out, i)), node.spec.shape)
@@ -148,10 +152,10 @@ class Composite(Op):
                 return result
         return self.expanded(*arrays)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return work.of_expansion(self, specs)
 
-    def expanded(self, *arrays: Any) -> Any:
+    def expanded(self, *arrays: NDArray) -> Any:
         """Return the result array by the expansion, even if a device overrides it."""
         with executor.modes(recording=False, lazy=False):
             result = self.expand(*map(graph.wrap, arrays))
@@ -185,7 +189,7 @@ class Composite(Op):
         return out, tangent
 
 
-def _scaled(x: Any, factor: Any) -> Any:
+def _scaled(x: Tensor, factor: Slope) -> Tensor:
     """Return x times the result of ``derivative``: a number, a tensor, or bool tensors."""
     if isinstance(factor, tuple):
         whole, half = factor

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from needle.errors import ArgumentError
 from needle.ops.core.families import Elementwise
 
-Formula = Callable[[Any, Any, tuple[Any, ...], Any], tuple[Any, tuple[Any, ...]]]
+States = tuple[Any, ...]
+"""A formula's states: values; None for one that the optimizer does without."""
 
 
 class Program(NamedTuple):
@@ -38,7 +39,7 @@ def _functions() -> frozenset[str]:
 
 
 def _binary(function: str, swaps: bool = False) -> Any:
-    def apply(self: Value, other: Any) -> Value:
+    def apply(self: Value, other: Value | float) -> Value:
         return self.do(function, other, self) if swaps else self.do(function, self, other)
 
     return apply
@@ -65,7 +66,7 @@ class Value:
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
     __eq__, __ne__ = _binary("equal"), _binary("not_equal")
 
-    def __pow__(self, other: Any) -> Value:
+    def __pow__(self, other: Value | float) -> Value:
         return self.do("square", self) if other == 2 else self.do("power", self, other)
 
     def __neg__(self) -> Value:
@@ -80,16 +81,16 @@ class Value:
             "  try: value.where(condition, other)"
         )
 
-    def where(self, condition: Value, other: Any) -> Value:
+    def where(self, condition: Value, other: Value | float) -> Value:
         """Return this value where the condition holds, and elsewhere the other."""
         return self.do("where", condition, self, other)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Value]:
         if name not in _functions():
             raise AttributeError(f"a formula's value has no elementwise method {name!r}")
         return partial(self.do, name, self)
 
-    def do(self, function: str, *operands: Any) -> Value:
+    def do(self, function: str, *operands: Value | float) -> Value:
         """Return the function of values and numbers."""
         return self.trace.step(function, *map(self.trace.operand, operands))
 
@@ -102,9 +103,9 @@ class _Trace:
 
     def __init__(self) -> None:
         self.numbers: list[float] = []
-        self.steps: list[tuple[Any, ...]] = []
+        self.steps: list[tuple[str, tuple[tuple[int, int], ...]]] = []
 
-    def operand(self, x: Any) -> tuple[int, int]:
+    def operand(self, x: Value | float) -> tuple[int, int]:
         if isinstance(x, Value):
             return x.at
         try:
@@ -117,16 +118,16 @@ class _Trace:
         return _NUMBER, len(self.numbers) - 1
 
     def step(self, function: str, *operands: tuple[int, int]) -> Value:
-        self.steps.append((function, *operands))
+        self.steps.append((function, operands))
         return Value(self, (_STEP, len(self.steps) - 1))
 
 
-class _Numbers:
+class Numbers:
     """What a formula knows as ``numbers``; it notes which of them are read."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, float]) -> None:
         self._values = values
-        self._read: dict[str, Any] = {}
+        self._read: dict[str, float | None] = {}
 
     def __getattr__(self, name: str) -> Any:
         value = self._read[name] = self._values.get(name)
@@ -135,16 +136,19 @@ class _Numbers:
         return value
 
 
+Formula = Callable[[Value, Value, States, Numbers], tuple[Value, States]]
 Traced = tuple[Program, tuple[float, ...]]
 
-_known: dict[tuple[Formula, tuple[bool, ...], str], list[tuple[dict[str, Any], Traced]]] = {}
+_known: dict[
+    tuple[Formula, tuple[bool, ...], str], list[tuple[dict[str, float | None], Traced]]
+] = {}
 """What formulas did, and the numbers that they had read: with equal ones they do it again."""
 
 _MOST_FORMULAS, _MOST_NUMBERS = 64, 8
 
 
 def trace(
-    formula: Formula, kept: tuple[bool, ...], numbers: Mapping[str, Any], half: str = ""
+    formula: Formula, kept: tuple[bool, ...], numbers: Mapping[str, float], half: str = ""
 ) -> Traced:
     """Return a formula's program, and the numbers that are its operands behind the tensors.
 
@@ -162,7 +166,7 @@ def trace(
     for read, found in known:
         if all(numbers.get(name) == x for name, x in read.items()):
             return found
-    noted = _Numbers(numbers)
+    noted = Numbers(numbers)
     made = _traced(formula, kept, noted, half)
     if len(_known) >= _MOST_FORMULAS:
         _known.clear()
@@ -170,7 +174,7 @@ def trace(
     return made
 
 
-def _traced(formula: Formula, kept: tuple[bool, ...], numbers: _Numbers, half: str) -> Traced:
+def _traced(formula: Formula, kept: tuple[bool, ...], numbers: Numbers, half: str) -> Traced:
     made, inputs = _Trace(), 2 + sum(kept)
     p, g, *rest = (Value(made, (_INPUT, i)) for i in range(inputs))
     if half:
@@ -186,11 +190,11 @@ def _traced(formula: Formula, kept: tuple[bool, ...], numbers: _Numbers, half: s
             x = x.maximum(x)
         ends.append(x.at)
     first = (0, inputs, inputs + len(made.numbers))
-    steps = tuple((s[0], tuple(first[kind] + i for kind, i in s[1:])) for s in made.steps)
+    steps = tuple((s, tuple(first[kind] + i for kind, i in at)) for s, at in made.steps)
     return Program(steps, tuple(first[kind] + i for kind, i in ends)), tuple(made.numbers)
 
 
-def _results(found: Any, kept: tuple[bool, ...]) -> list[Value]:
+def _results(found: object, kept: tuple[bool, ...]) -> list[Value]:
     """Return the new parameter and those states that are there."""
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], tuple):
         p, state = found

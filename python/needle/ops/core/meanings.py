@@ -168,4 +168,5 @@ def mode(x: Tensor, axis: int = -1, keepdims: bool = False) -> tuple[Tensor, Ten
     before = gather(values, maximum(places - 1, 0), axis)
     starts = cummax(where(equal(values, before), 0, places), axis)[0]
     ends = argmax(places - starts, axis, True)
-    return tuple(_picked(x, gather(order, ends, axis), axis, flag("mode: keepdims", keepdims)))
+    found = _picked(x, gather(order, ends, axis), axis, flag("mode: keepdims", keepdims))
+    return found.values, found.indices

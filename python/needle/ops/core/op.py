@@ -26,7 +26,9 @@ from needle.ops.core.samples import Sample, uniform
 from needle.ops.core.signatures import signature_of
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Tensor
+    from needle.backend.array import Spec
+    from needle.typing import DTypeLike, Gradients, NDArray, Tensor
+    from needle.value import Value
 
 __all__ = ["Cast", "Identity", "Linear", "Op", "all_ops"]
 
@@ -43,7 +45,7 @@ OUTPUT = "output"
 
 Static = Any
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_interned: dict[tuple[Any, ...], Op] = {} if core.native is None else core.native.known_ops
+_interned: dict[object, Op] = {} if core.native is None else core.native.known_ops
 
 
 def _remade(cls: type[Op], *values: Static) -> Op:
@@ -80,7 +82,7 @@ class Op(graph.OpBase):
     takes: ClassVar[int | None] = None
     """How many operands ``expand`` or ``compute`` takes; None: any number."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.is_foreign = cls.__module__.split(".")[0] != "needle"
         own = cls.__dict__.get("__annotations__", {})
@@ -146,10 +148,10 @@ class Op(graph.OpBase):
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.static)
         return f"{self.name}({values})" if values else self.name
 
-    def __deepcopy__(self, memo: Any) -> Op:
+    def __deepcopy__(self, memo: object) -> Op:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _remade, (type(self), *(getattr(self, name) for name in self.static))
 
     def __call__(self, *inputs: Any) -> Any:
@@ -157,7 +159,7 @@ class Op(graph.OpBase):
 
     # ---- what an op defines ----------------------------------------------------
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
         """Return the inputs as tensors, promoted; Python numbers take the dtype of the tensors.
 
         The gate skips this where tensors have the dtypes already, unless a class overrides it.
@@ -236,12 +238,12 @@ class Op(graph.OpBase):
             raise executor.not_an_array(self.name, result)
         return make_spec(result.dtype, where, result.shape)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         """Return how many operations on numbers the op takes, about: one for each element."""
         return 0 if self.structural or self.kind in _VIEWS else work.elements(self.infer(*specs))
 
 
-def needed(out: Any) -> list[bool]:
+def needed(out: Value) -> list[bool]:
     """Return, per input of a result, whether its gradient is wanted."""
     return [node.needs for node in out.node.inputs]
 
@@ -261,10 +263,10 @@ class Linear(Op):
 class Identity(Linear):
     """Return x as a new node."""
 
-    def compute(self, x: Any) -> Any:
+    def compute(self, x: NDArray) -> NDArray:
         return x
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (out_grad,)
 
 
@@ -298,7 +300,7 @@ class Cast(Linear):
 # ---- operands in one dtype, and the start of a graph -------------------------------
 
 
-def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Any, ...]:
+def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tuple[Tensor, ...]:
     """Return the inputs as tensors of one dtype, a floating one if asked for.
 
     Python numbers are weak: they take the dtype of the tensors, unless that cannot hold their
@@ -313,19 +315,23 @@ def promoted(inputs: tuple[Any, ...], name: str, floating: bool = False) -> tupl
     return tuple([cast(x, kind) for x in tensors])
 
 
-def cast(x: Any, kind: DType) -> Any:
+def cast(x: Any, kind: DType) -> Tensor:
     """Return a tensor in another dtype; itself if it has it."""
     return x if executor.spec_of(x).dtype is kind else executor.apply(Cast.of(kind), x)
 
 
-def widened(x: Any) -> Any:
+def widened(x: Any) -> Tensor:
     """Return x, in float32 where it is float16 or bfloat16: sums and exponentials need it."""
     return cast(x, dtypes.float32) if executor.spec_of(x).dtype.itemsize == 2 else x
 
 
 def in_dtype(
-    function: Callable[..., Any], kind: Any, x: Any, *args: Any, floating: bool = False
-) -> Any:
+    function: Callable[..., Tensor],
+    kind: DTypeLike,
+    x: Tensor,
+    *args: object,
+    floating: bool = False,
+) -> Tensor:
     """Return ``function(x, *args)`` with x cast to a dtype first, as the argument ``dtype`` asks.
 
     Args:
@@ -345,7 +351,7 @@ def in_dtype(
     return cast(function(cast(x, target), *args), target)
 
 
-def variables(inputs: Sequence[Any]) -> list[Any]:
+def variables(inputs: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors of the same values, each of which starts a new graph.
 
     Where recording is on they stay connected to the inputs, so that their results can also be

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from needle.backend.ndarray import NDArray, array, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError, GradientError, ShapeError, called, explain
 from needle.ops.core.attributes import either
+
+if TYPE_CHECKING:
+    from needle.devices import Device
+    from needle.typing import Numpy, Tensor, Values
 
 
 def default_float() -> DType:
@@ -30,7 +34,7 @@ def has_gradients(kind: DType) -> bool:
     return kind.kind == "f" or config.current().backend == "np"
 
 
-def plain_number(x: Any) -> Any:
+def plain_number(x: object) -> Any:
     """Return a NumPy number, or an array or a tensor of one element, as a Python number.
 
     Anything else is returned as it is.
@@ -38,7 +42,7 @@ def plain_number(x: Any) -> Any:
     return x.item() if getattr(x, "size", None) == 1 and hasattr(x, "item") else x
 
 
-def check_single(x: Any) -> None:
+def check_single(x: object) -> None:
     """Refuse an array or a tensor of several elements where a number is needed.
 
     Raises:
@@ -52,10 +56,10 @@ def check_single(x: Any) -> None:
         )  # fmt: skip
 
 
-_constants: dict[tuple[Any, ...], Any] = {}
+_constants: dict[object, tuple[Tensor, NDArray]] = {}
 
 
-def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
+def constant(value: bool | int | float, kind: DType, where: Device) -> Tensor:
     """Return a cached 0-d tensor, unless it was given other data: graphs show it to users."""
     key = (type(value), value, math.copysign(1.0, value), kind, where)
     found, array = _constants.get(key, (None, None))
@@ -69,7 +73,7 @@ def constant(value: bool | int | float, kind: DType, where: Any) -> Any:
     return found
 
 
-def is_constant(tensor: Any) -> bool:
+def is_constant(tensor: object) -> bool:
     """Return whether a tensor is one of the cached numbers."""
     return any(found is tensor for found, _ in _constants.values())
 
@@ -110,7 +114,7 @@ def read(make: Callable[..., Any], values: Any, *args: Any) -> Any:
         reading.on = False
 
 
-def as_array(values: Any) -> np.ndarray[Any, Any]:
+def as_array(values: Values) -> Numpy:
     """Return (nested) lists of numbers, arrays and tensors as a NumPy array.
 
     Raises:
@@ -125,7 +129,7 @@ def as_array(values: Any) -> np.ndarray[Any, Any]:
     return np.stack(parts) if parts else np.asarray(values)
 
 
-def check_constant(name: str, values: Any) -> None:
+def check_constant(name: str, values: object) -> None:
     """Refuse lists with tensors that derivatives flow through: in a new leaf the flow would end.
 
     Leaves count as data, also those that require gradients, as new tensors do by default.
@@ -159,7 +163,7 @@ def _plain(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x.item() if isinstance(x, (np.integer, np.bool_)) else x for x in inputs)
 
 
-def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+def as_tensors(inputs: tuple[Any, ...], name: str) -> tuple[Tensor, ...]:
     """Return inputs with Python numbers and NumPy arrays converted to tensors.
 
     Raises:
@@ -200,14 +204,14 @@ def _as_tensor(x: Any, inputs: tuple[Any, ...], name: str) -> Any:
     )  # fmt: skip
 
 
-def kind_of(x: Any) -> str:
+def kind_of(x: object) -> str:
     """Return the name of x's type, with its library where that is not Needle or Python."""
     library = type(x).__module__.partition(".")[0]
     name = type(x).__name__
     return name if library in ("builtins", "needle", "__main__") else f"{library}.{name}"
 
 
-def _advice(inputs: tuple[Any, ...]) -> str:
+def _advice(inputs: tuple[object, ...]) -> str:
     """Return the advice for arrays, lists or numbers in the place of tensors."""
     if any(hasattr(type(x), "dense") for x in inputs):
         return ".dense() of the gradient by rows, which returns a tensor"
@@ -216,7 +220,7 @@ def _advice(inputs: tuple[Any, ...]) -> str:
     return "needle.Tensor(...) makes a tensor of it" if fit and inputs else ""
 
 
-def _constant_beside(x: float, kind: DType, where: Any) -> Any:
+def _constant_beside(x: float, kind: DType, where: Device) -> Tensor:
     if kind.kind in "iu" and not dtype.fits(x, kind):
         raise DtypeError(f"the number {x} does not fit into {kind}; cast the tensor first")
     if type(x) is int and kind.kind == "f" and abs(x) >= 2**1024:
@@ -224,7 +228,7 @@ def _constant_beside(x: float, kind: DType, where: Any) -> Any:
     return constant(x, kind, where)
 
 
-def unified(inputs: tuple[Any, ...], name: str, floating: bool) -> tuple[list[Any], DType]:
+def unified(inputs: tuple[Any, ...], name: str, floating: bool) -> tuple[list[Tensor], DType]:
     """Return the inputs as tensors, and the dtype to cast them to: see ``op.promoted``."""
     inputs = _plain(inputs)
     tensors = [_as_tensor(x, inputs, name) for x in inputs if not isinstance(x, (bool, int, float))]
@@ -257,7 +261,7 @@ def _breadth(kind: DType) -> int:
     return {"b": 0, "f": 2}.get(kind.kind, 1)
 
 
-def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
+def _promote(a: DType, b: DType, name: str, tensors: list[Tensor]) -> DType:
     both = dtype.promote(a, b)
     if both is None and config.current().backend == "np":  # the course: as NumPy mixes them
         both = dtype.as_dtype(np.promote_types(a.numpy, b.numpy))
@@ -273,7 +277,7 @@ def _promote(a: DType, b: DType, name: str, tensors: list[Any]) -> DType:
     return both
 
 
-def declined(other: Any, reflected: str) -> Any:
+def declined(other: object, reflected: str) -> Any:
     """Return NotImplemented for an operand whose class may implement the operator itself.
 
     So ``tensor + other`` calls ``other.__radd__``, as for any class. Lists and strings have such

@@ -15,7 +15,8 @@ from needle.ops.core.op import KINDS, Linear, Op
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Tensor, TensorTuple
+    from needle.backend.array import Spec
+    from needle.typing import Gradients, NDArray, OutGrads, Tensor, TensorTuple
 
 __all__ = ["BroadcastTo", "MakeTensorTuple", "SumTo", "make_tuple"]
 
@@ -75,7 +76,7 @@ class SumTo(Linear):
             raise ShapeError(f"sum_to: {self.shape} does not broadcast to {x.shape}")
         return kernels.reduce("sum", x, repeated, True).reshape(self.shape)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return int(specs[0].size)
 
     def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
@@ -101,7 +102,7 @@ class MakeTensorTuple(Op):
     def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
         return arrays
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: OutGrads, out: Tensor) -> Gradients:
         return tuple(out_grad[i] for i in range(len(out.node.inputs)))
 
 
@@ -116,16 +117,16 @@ def make_tuple(*tensors: Tensor) -> TensorTuple:
     return made
 
 
-def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
+def sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Undo a broadcast: sum x over the axes that broadcasting from ``shape`` repeated."""
     return x if x.spec.shape == shape else executor.apply(SumTo.of(shape), x)
 
 
-def spread_to(x: Any, shape: tuple[int, ...]) -> Any:
+def spread_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return x broadcast to a shape."""
     return x if x.spec.shape == shape else executor.apply(BroadcastTo.of(shape), x)
 
 
-def total(terms: Sequence[Any]) -> Any:
+def total(terms: Sequence[Tensor]) -> Tensor:
     """Return the sum of tensors."""
     return functools.reduce(lambda x, y: x + y, terms)

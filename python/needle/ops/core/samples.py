@@ -11,7 +11,7 @@ import numpy as np
 from needle.errors import ShapeError
 
 if TYPE_CHECKING:
-    from needle.typing import Numpy
+    from needle.typing import Numpy, Reference
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,15 @@ class Sample:
 
     inputs: tuple[Any, ...]
     static: tuple[Any, ...] = ()
-    reference: Callable[..., Any] | None = None
+    reference: Reference | None = None
     raises: type[Exception] | None = None
     gradient: bool = True
     dtypes: Sequence[str] = field(default=())
     by_value: bool = False
+
+
+Samples = Callable[[], list[Sample]]
+"""What ``Op.samples`` is."""
 
 
 def uniform(shape: Sequence[int], low: float = -2.0, high: float = 2.0, seed: int = 0) -> Numpy:
@@ -53,9 +57,7 @@ PAIRS = (
 )  # fmt: skip
 
 
-def unary_samples(
-    low: float, high: float, reference: Callable[..., Any], gradient: bool = True
-) -> Callable[[], list[Sample]]:
+def unary_samples(low: float, high: float, reference: Reference, gradient: bool = True) -> Samples:
     """Return samples of a function of one operand, over [low, high) and the usual shapes."""
 
     def samples() -> list[Sample]:
@@ -68,12 +70,12 @@ def unary_samples(
 
 
 def binary_samples(
-    reference: Callable[..., Any],
+    reference: Reference,
     low: float = -2.0,
     high: float = 2.0,
     second: tuple[float, float] | None = None,
     gradient: bool = True,
-) -> Callable[[], list[Sample]]:
+) -> Samples:
     """Return samples of a function of two operands that broadcast, and one that does not."""
 
     def samples() -> list[Sample]:

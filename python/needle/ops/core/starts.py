@@ -12,6 +12,7 @@ from needle.ops.core.operands import has_gradients
 
 if TYPE_CHECKING:
     from needle.typing import Gradients, NDArray, Tensor
+    from needle.value import Value
 
 
 class Start(Op):
@@ -23,22 +24,22 @@ class Start(Op):
     def compute(self, x: NDArray) -> NDArray:
         return x
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (None,)
 
 
-def is_start(x: Any) -> bool:
+def is_start(x: Value) -> bool:
     """Return whether a tensor is a leaf: no op made it, or it got its value while it is traced."""
     op = x.op
     return op is None or type(op) is Start
 
 
-def started(value: Any) -> Any:
+def started(value: Tensor) -> Tensor:
     """Return a leaf with a gradient whose value waits to be computed."""
     return graph.pend(Start.of(), (value,), value.spec, True)
 
 
-def become(x: Any, value: Any, requires_grad: bool | None = None) -> None:
+def become(x: Value, value: Any, requires_grad: bool | None = None) -> None:
     """Give a leaf a value that waits to be computed; it stays a leaf."""
     needs = x.requires_grad if requires_grad is None else requires_grad
     graph.rebind(x, graph.pend(Start.of(), (value,), value.spec, needs))
@@ -50,11 +51,11 @@ class Again(Linear):
     def compute(self, x: NDArray) -> NDArray:
         return x
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (out_grad,)
 
 
-def again(inputs: Sequence[Any]) -> list[Any]:
+def again(inputs: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors of the same values that start a graph, of nodes equal to no other ones."""
     return [graph.pend(Again(), (x,), x.spec, has_gradients(x.spec.dtype)) for x in inputs]
 
@@ -70,14 +71,14 @@ class Placeholder(Op):
     """
 
     index: int
-    strides: Any
+    strides: tuple[int, ...] | None
     is_differentiable = False
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> NDArray:
         raise ArgumentError(f"source {self.index} of a program has no value outside a call")
 
 
-def aliases(tensors: Sequence[Any]) -> list[Any]:
+def aliases(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return other tensors of the same values, for a user's function, which may assign to them.
 
     After ``x[i] = y`` x stands for another value, and gradients with respect to x would be those
@@ -86,7 +87,7 @@ def aliases(tensors: Sequence[Any]) -> list[Any]:
     return [executor.apply(Identity.of(), x) for x in tensors]
 
 
-def starts(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def starts(inputs: Sequence[Tensor]) -> tuple[list[graph.Node], list[Tensor]]:
     """Return nodes to differentiate with respect to, and their tensors for a user's function.
 
     None of the tensors is a leaf: a leaf stays a leaf when assigned to, and loses its old value.

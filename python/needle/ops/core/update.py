@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,12 +20,17 @@ from needle import config, executor, graph, nancheck
 from needle import dtype as dtypes
 from needle.backend import kernels
 from needle.backend.ndarray import NDArray, array, empty, empty_of, full
+from needle.devices import Device
 from needle.errors import DtypeError, ShapeError, explain
 from needle.ops.core.formula import Formula, Program, trace
 from needle.ops.core.op import Op
 from needle.ops.index.row_sparse import RowSparse
 
-State = dict[Any, NDArray]
+if TYPE_CHECKING:
+    from needle.backend.array import Spec
+    from needle.typing import Tensor
+
+State = dict["Tensor", NDArray]
 """For each parameter one array of its shape; float32 where the parameter is half precision."""
 
 Arrays = Sequence[NDArray]
@@ -61,14 +66,14 @@ class Batch(NamedTuple):
 
     name: str
     formula: Formula
-    params: list[Any]
+    params: list[Tensor]
     states: tuple[State | None, ...]
-    numbers: dict[str, Any]
+    numbers: dict[str, float]
     start: float = 0.0
     kernel: str = ""
     climbs: bool = False
 
-    def has_kernel(self, spec: Any) -> bool:
+    def has_kernel(self, spec: Spec) -> bool:
         """Return whether the device updates parameters like this one by a kernel of its own."""
         own = self.kernel and config.current().overrides == "on"
         return bool(own and spec.device.backend.update_kernel(self.kernel, spec.dtype))
@@ -88,14 +93,14 @@ def _half(dtype: str) -> str:
     return dtype if dtypes.as_dtype(dtype).itemsize == 2 else ""
 
 
-def numbers_dtype(own: bool, spec: Any) -> dtypes.DType:
+def numbers_dtype(own: bool, spec: Spec) -> dtypes.DType:
     """Return the dtype of the numbers of an update of parameters like this one."""
     return dtypes.float64 if own or spec.dtype is dtypes.float64 else dtypes.float32
 
 
 def _update(
     rule: Kernel | Program,
-    numbers: Any,
+    numbers: NDArray | Sequence[float],
     outs: Arrays,
     params: Arrays,
     grads: Arrays,
@@ -130,7 +135,7 @@ def _update(
     )  # fmt: skip
 
 
-def _numbers(values: Sequence[float], spec: Any, own: bool) -> NDArray:
+def _numbers(values: Sequence[float], spec: Spec, own: bool) -> NDArray:
     return array(np.array(values), numbers_dtype(own, spec), spec.device)
 
 
@@ -178,20 +183,20 @@ class Update(Op):
 
     count: int
     kept: tuple[bool, ...]
-    rule: Any
+    rule: Kernel | Program
     is_differentiable = False
 
-    def infer(self, *specs: Any) -> Any:
+    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         n = self.count
         return (*specs[:n], *specs[2 * n : -1])
 
-    def compute(self, *arrays: Any) -> Any:
+    def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
         return self.stepped(arrays, [False] * len(arrays))
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return sum(spec.size for spec in specs[:-1])
 
-    def stepped(self, arrays: Sequence[Any], free: Sequence[bool]) -> tuple[Any, ...]:
+    def stepped(self, arrays: Arrays, free: Sequence[bool]) -> tuple[NDArray, ...]:
         """Return the new parameters and states; those of free inputs may be written in place."""
         n = self.count
         *groups, (numbers,) = [arrays[i : i + n] for i in range(0, len(arrays), n)]
@@ -219,16 +224,16 @@ def _dense(x: NDArray) -> NDArray:
     return x if x.strides == x.spec.strides else x.copy()
 
 
-def by_dtype(params: Sequence[Any]) -> Iterator[list[Any]]:
+def by_dtype(params: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Return the parameters of each device and dtype."""
-    batches: dict[Any, list[Any]] = {}
+    batches: dict[tuple[Device, dtypes.DType], list[Tensor]] = {}
     for p in params:
         spec = executor.spec_of(p)
         batches.setdefault((spec.device, spec.dtype), []).append(p)
     return iter(batches.values())
 
 
-def check_fit(operation: str, params: Sequence[Any]) -> list[Any]:
+def check_fit(operation: str, params: Sequence[Tensor]) -> list[Tensor]:
     """Check parameters and their gradients; return those whose gradient is by rows."""
     tables = []
     for p in params:
@@ -248,7 +253,7 @@ def check_fit(operation: str, params: Sequence[Any]) -> list[Any]:
     return tables
 
 
-def states_of(state: State, params: Sequence[Any], start: float = 0.0) -> list[NDArray]:
+def states_of(state: State, params: Sequence[Tensor], start: float = 0.0) -> list[NDArray]:
     """Return the state of parameters of one dtype and device; it follows them to another device.
 
     Missing arrays start with that value.
@@ -266,7 +271,7 @@ def states_of(state: State, params: Sequence[Any], start: float = 0.0) -> list[N
     return found
 
 
-def _arrays(params: Sequence[Any]) -> tuple[list[NDArray], list[NDArray], list[NDArray]]:
+def _arrays(params: Sequence[Tensor]) -> tuple[list[NDArray], list[NDArray], list[NDArray]]:
     """Return arrays to write to, the parameters' and the gradients'."""
     outs, arrays, grads = [], [], []
     for p in params:
@@ -279,7 +284,7 @@ def _arrays(params: Sequence[Any]) -> tuple[list[NDArray], list[NDArray], list[N
     return outs, arrays, grads
 
 
-def _rebind(operation: str, params: Sequence[Any], outs: Sequence[NDArray]) -> None:
+def _rebind(operation: str, params: Sequence[Tensor], outs: Sequence[NDArray]) -> None:
     for p, out in zip(params, outs, strict=True):
         graph.set_array(p, out)
     if nancheck.on():
@@ -299,15 +304,20 @@ def _write_rows(out: NDArray, index: NDArray, rows: NDArray) -> None:
 
 @contextmanager
 def _by_rows(
-    params: Sequence[Any], tables: Sequence[Any], states: Sequence[State | None], start: float = 0.0
-) -> Iterator[list[Any]]:
+    params: Sequence[Tensor],
+    tables: Sequence[Tensor],
+    states: Sequence[State | None],
+    start: float = 0.0,
+) -> Iterator[list[Tensor]]:
     """Replace tables by tensors of the rows that have gradients, and write these back at the end.
 
     Rows of the states are in the states under these tensors meanwhile. Other rows do not change.
     """
     held = [state for state in states if state is not None]
-    stand_ins: dict[Any, Any] = {}
-    changes: list[tuple[Any, Any, Any, list[NDArray]]] = []  # before any: memory may run out
+    stand_ins: dict[Tensor, Tensor] = {}
+    changes: list[
+        tuple[Tensor, NDArray, NDArray, list[NDArray]]
+    ] = []  # before any: memory may run out
     try:
         for p in tables:
             grad = p.grad.merge()

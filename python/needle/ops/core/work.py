@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from needle import executor, graph, tracing
 
 if TYPE_CHECKING:
+    from needle.backend.array import Spec
+    from needle.ops.core.families import Composite
     from needle.typing import NDArray
 
 
-def elements(spec: Any) -> int:
+def elements(spec: Spec | tuple[Spec, ...]) -> int:
     """Return the number of elements of a spec, or of several."""
-    return sum(map(elements, spec)) if type(spec) is tuple else int(spec.size)
+    return sum(map(elements, spec)) if isinstance(spec, tuple) else spec.size
 
 
-def nbytes(spec: Any) -> int:
+def nbytes(spec: Spec | tuple[Spec, ...]) -> int:
     """Return the bytes of a spec, or of several."""
-    if type(spec) is tuple:
+    if isinstance(spec, tuple):
         return sum(map(nbytes, spec))
-    return int(spec.size * spec.dtype.itemsize)
+    return spec.size * spec.dtype.itemsize
 
 
 class _Operand(graph.OpBase):
@@ -33,7 +35,7 @@ class _Operand(graph.OpBase):
 
 
 @functools.lru_cache(maxsize=4096)
-def of_expansion(op: Any, specs: tuple[Any, ...]) -> int:
+def of_expansion(op: Composite, specs: tuple[Spec, ...]) -> int:
     """Return the sum over the ops that a composite expands to; nothing is computed."""
     operands = [graph.pend(_Operand(), (), spec, False) for spec in specs]
     with tracing.entered(None), executor.modes(recording=False, lazy=True):

@@ -16,7 +16,7 @@ from needle.ops.core.attributes import real
 from needle.ops.core.families import Composite, Elementwise
 from needle.ops.core.op import OUTPUT, export, promoted, widened
 from needle.ops.core.primitives import sum_to
-from needle.ops.core.samples import Sample, binary_samples, unary_samples, uniform
+from needle.ops.core.samples import Sample, Samples, binary_samples, unary_samples, uniform
 from needle.ops.elementwise.arithmetic import (
     absolute,
     cast_like,
@@ -32,7 +32,7 @@ from needle.ops.elementwise.trigonometry import cosh, tanh
 from needle.ops.shape.rearrange import window
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, Numpy, Slope, Tensor
+    from needle.typing import Gradients, Numpy, Operand, Reference, Slope, Tensor
 
 __all__ = [
     "ELU", "GELU", "GELUGrad", "GELUTanh", "GELUTanhGrad", "GLU", "HardSigmoid", "HardSwish",
@@ -121,7 +121,7 @@ class _SmoothGrad(Elementwise):
     saves = ((0, 1), (0,))
     smooth: ClassVar[type[_Smooth]]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.smooth.grad = cls
 
@@ -229,7 +229,7 @@ class GELUTanhGrad(_SmoothGrad):
     samples = binary_samples(lambda x, y: y * _gelu_tanh_slope(x))
 
 
-def _beside_zero(number: float, reference: Any, *seeds: int) -> list[Sample]:
+def _beside_zero(number: float, reference: Reference, *seeds: int) -> list[Sample]:
     """Samples of x on either side of 0, a number, and further operands as x."""
     return [
         Sample(
@@ -315,7 +315,7 @@ class _Made(Composite):
         """Return the function at x."""
 
 
-def _made_samples(reference: Any, *kinks: float) -> Any:
+def _made_samples(reference: Reference, *kinks: float) -> Samples:
     """Return samples of a function of each element; its derivatives are not asked at kinks."""
 
     def samples() -> list[Sample]:
@@ -533,7 +533,7 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = math.inf) -> Tensor:
     return where(greater(steep, threshold), x, cast_like(bend, x))
 
 
-def gelu(x: Any, approximate: str | bool = "none") -> Tensor:
+def gelu(x: Tensor, approximate: str | bool = "none") -> Tensor:
     """x times the normal distribution function of x. See ``GELU``.
 
     Args:
@@ -550,7 +550,7 @@ def gelu(x: Any, approximate: str | bool = "none") -> Tensor:
     return executor.apply((GELU if approximate in ("none", False) else GELUTanh).of(), x)
 
 
-def leaky_relu(x: Any, slope: Any = 0.01) -> Tensor:
+def leaky_relu(x: Tensor, slope: Operand = 0.01) -> Tensor:
     """x where x > 0, else slope * x. See ``LeakyReLU``.
 
     >>> print(ndl.leaky_relu(Tensor([-2.0, 3.0]), slope=0.1))
@@ -559,7 +559,7 @@ def leaky_relu(x: Any, slope: Any = 0.01) -> Tensor:
     return executor.apply(LeakyReLU.of(), x, slope)
 
 
-def elu(x: Any, alpha: Any = 1.0) -> Tensor:
+def elu(x: Tensor, alpha: Operand = 1.0) -> Tensor:
     """x where x > 0, else alpha * (exp(x) - 1). See ``ELU``.
 
     >>> print(ndl.elu(Tensor([-1.0, 2.0]), alpha=0.5))

@@ -489,7 +489,7 @@ equal, not_equal, less, less_equal = map(export, (Equal, NotEqual, Less, LessEqu
 greater, greater_equal, where = map(export, (Greater, GreaterEqual, Where))
 
 
-def heaviside(x: Any, values: Any) -> Tensor:
+def heaviside(x: Operand, values: Operand) -> Tensor:
     """Return 0 where x is below 0, 1 above, and values where it is 0; NaN for NaN.
 
     Gradient: values, where x is 0; that of x is 0
@@ -524,7 +524,7 @@ def lerp(x: Any, y: Tensor, weight: Operand) -> Tensor:
     return cast(x + step * weight if weight < 0.5 else y - step * (1.0 - weight), kind)
 
 
-def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
+def addcmul(x: Any, y: Operand, z: Operand, *, value: float = 1.0) -> Tensor:
     """x + value * y * z; shapes broadcast.
 
     >>> print(ndl.addcmul(Tensor([1.0]), Tensor([2.0]), Tensor([3.0]), value=0.5))
@@ -534,7 +534,7 @@ def addcmul(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
     return add(x, multiply(y, z) if value == 1 else multiply(multiply(y, value), z))
 
 
-def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
+def addcdiv(x: Any, y: Operand, z: Operand, *, value: float = 1.0) -> Tensor:
     """x + value * y / z; shapes broadcast.
 
     >>> print(ndl.addcdiv(Tensor([1.0]), Tensor([6.0]), Tensor([3.0]), value=0.5))
@@ -544,6 +544,6 @@ def addcdiv(x: Any, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
     return add(x, divide(y if value == 1 else multiply(y, value), z))
 
 
-def comparable(x: Operand) -> bool:
+def comparable(x: object) -> bool:
     """Return whether a tensor can be compared with x elementwise."""
     return isinstance(x, (bool, int, float, np.ndarray, np.generic, graph.TensorBase))

@@ -93,7 +93,7 @@ class BesselI(Expanded):
         return slope - sign(x) * out if self.scaled else slope
 
 
-def i0(x: Any) -> Tensor:
+def i0(x: Tensor) -> Tensor:
     """Modified Bessel function of the first kind, order 0. See ``BesselI``.
 
     >>> print(ndl.i0(Tensor([0.0, 1.0])))
@@ -102,7 +102,7 @@ def i0(x: Any) -> Tensor:
     return executor.apply(BesselI.of(0, False), x)
 
 
-def i0e(x: Any) -> Tensor:
+def i0e(x: Tensor) -> Tensor:
     """``i0`` times exp(-abs(x)), which is never infinite. See ``BesselI``.
 
     >>> print(ndl.i0e(Tensor([0.0, 1.0, 1000.0])))
@@ -111,7 +111,7 @@ def i0e(x: Any) -> Tensor:
     return executor.apply(BesselI.of(0, True), x)
 
 
-def i1(x: Any) -> Tensor:
+def i1(x: Tensor) -> Tensor:
     """Modified Bessel function of the first kind, order 1. See ``BesselI``.
 
     >>> print(ndl.i1(Tensor([0.0, 1.0])))
@@ -120,7 +120,7 @@ def i1(x: Any) -> Tensor:
     return executor.apply(BesselI.of(1, False), x)
 
 
-def i1e(x: Any) -> Tensor:
+def i1e(x: Tensor) -> Tensor:
     """``i1`` times exp(-abs(x)), which is never infinite. See ``BesselI``.
 
     >>> print(ndl.i1e(Tensor([0.0, 1.0, 1000.0])))

@@ -33,7 +33,7 @@ from needle.ops.elementwise.arithmetic import (
 )
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Slope, Tensor
+    from needle.typing import Gradients, NDArray, Operand, Slope, Tensor
 
 __all__ = [
     "CopySign", "Erf", "Exp", "Exp2", "Expm1", "Hypot", "Log", "Log10", "Log1p", "Log2",
@@ -379,7 +379,7 @@ copysign, nextafter = map(export, (CopySign, NextAfter))
 sigmoid, sigmoid_grad, erf = map(export, (Sigmoid, SigmoidGrad, Erf))
 
 
-def logit(x: Any, eps: float | None = None) -> Tensor:
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), the inverse of ``sigmoid``; with eps, x is first limited to [eps, 1 - eps].
 
     float16 and bfloat16 are computed in float32.
@@ -395,7 +395,7 @@ def logit(x: Any, eps: float | None = None) -> Tensor:
     return cast(log(wide) - log1p(negative(wide)), x.spec.dtype)
 
 
-def power(x: Any, y: Any) -> Tensor:
+def power(x: Any, y: Operand) -> Tensor:
     """Raise to a power: x ** y. See ``Power``.
 
     Raises:

@@ -66,7 +66,7 @@ _NEAR_2 = (1 - np.euler_gamma, *(-_zeta(k, 2.0) / k for k in range(2, 27)))
 _STIRLING = tuple(b / ((2 * j + 1) * (2 * j + 2)) for j, b in enumerate(_BERNOULLI))
 
 
-def _log_gamma(x: Any) -> Any:
+def _log_gamma(x: Tensor) -> Tensor:
     """Return log(gamma(x)) for x >= 0.5, float64.
 
     Where x is below 8.5 it is brought between 1.5 and 2.5, or is z + 1 where z + 2 is.
@@ -212,7 +212,7 @@ def polygamma(n: int, x: Any) -> Tensor:
     return executor.apply(PolyGamma.of(integer("polygamma: n", n)), x)
 
 
-def multigammaln(x: Any, p: int) -> Tensor:
+def multigammaln(x: Tensor, p: int) -> Tensor:
     """Logarithm of the gamma function of p dimensions: infinite or NaN for x <= (p - 1) / 2.
 
         sum of lgamma(x - k / 2) over k = 0, ..., p - 1, and p (p - 1) / 4 * log(pi)

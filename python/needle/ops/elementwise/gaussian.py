@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from needle.ops.elementwise.functions import erf, exp, log, log1p
 from needle.ops.elementwise.special import Expanded
 
 if TYPE_CHECKING:
-    from needle.typing import Slope, Tensor
+    from needle.typing import Operand, Slope, Tensor
 
 __all__ = ["Ndtr", "log_ndtr", "ndtr"]
 
@@ -56,7 +56,7 @@ class Ndtr(Expanded):
 ndtr = export(Ndtr)
 
 
-def log_ndtr(x: Any) -> Tensor:
+def log_ndtr(x: Tensor) -> Tensor:
     """Logarithm of ``ndtr``; it and its derivatives are accurate however far x is from 0.
 
     Computed in float64 and rounded once; by its series below -20 (Abramowitz, Stegun, 26.2.12).
@@ -71,8 +71,8 @@ def log_ndtr(x: Any) -> Tensor:
     below = ndtr(where(above, -near, near))
     value = where(above, log1p(-below), log(where(above, 1.0, below)))
     t = where(far, wide, -20.0)
-    r: Any = 1.0 / square(t)
-    series: Any = 1.0
+    r: Tensor = 1.0 / square(t)
+    series: Operand = 1.0
     for k in range(21, 0, -2):
         series = 1.0 - k * r * series
     tail = -0.5 * square(t) - log(-t) - 0.5 * math.log(2 * math.pi) + log(series)

@@ -15,7 +15,14 @@ from needle.ops.core.attributes import Axes, either, number_in
 from needle.ops.core.families import Elementwise
 from needle.ops.core.op import cast, export, promoted, widened
 from needle.ops.core.operands import as_tensors
-from needle.ops.core.samples import Sample, binary_samples, integers, unary_samples, uniform
+from needle.ops.core.samples import (
+    Sample,
+    Samples,
+    binary_samples,
+    integers,
+    unary_samples,
+    uniform,
+)
 from needle.ops.elementwise.arithmetic import (
     Comparison,
     absolute,
@@ -35,7 +42,7 @@ from needle.ops.reduction.reduce import any as any_true
 from needle.ops.reduction.reduce import summation
 
 if TYPE_CHECKING:
-    from needle.typing import Operand, Slope, Tensor
+    from needle.typing import Operand, Reference, Slope, Tensor
 
 __all__ = [
     "BitwiseAnd", "BitwiseInvert", "BitwiseLeftShift", "BitwiseOr", "BitwiseRightShift",
@@ -84,7 +91,7 @@ def _special() -> list[Sample]:
     return [Sample((x,), gradient=False) for x in (values, values[:0], np.array(np.nan))]
 
 
-def _special_samples(reference: Any) -> Any:
+def _special_samples(reference: Reference) -> Samples:
     return lambda: [replace(sample, reference=reference) for sample in _special()]
 
 
@@ -168,7 +175,7 @@ class LogicalXor(Comparison):
 # ---- bits --------------------------------------------------------------------------
 
 
-def _bit_samples(reference: Any, count: int = 2, high: int = 100) -> Any:
+def _bit_samples(reference: Reference, count: int = 2, high: int = 100) -> Samples:
     def samples() -> list[Sample]:
         shapes = (((3, 4), (3, 4)), ((3, 1), (4,)), ((0, 4), (1, 4)), ((), ()))
         pairs = [(integers(a, -100, 100, 1), integers(b, 0, high, 2)) for a, b in shapes]
@@ -357,7 +364,7 @@ def nanmean(x: Tensor, axes: Axes = None, keepdims: bool = False, *, axis: Axes 
     return cast_like(nansum(wide, axes, keepdims, axis=axis) / cast_like(count, wide), x)
 
 
-def contains(x: Any, value: Any) -> bool:
+def contains(x: Tensor, value: Operand) -> bool:
     """Whether any element equals a value: ``value in x``, as in NumPy.
 
     A list, an array or a tensor broadcasts against x.

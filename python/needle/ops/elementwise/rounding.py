@@ -98,7 +98,7 @@ def round(x: Any, decimals: int = 0) -> Tensor:
     return cast(out, kind)
 
 
-def frac(x: Any) -> Tensor:
+def frac(x: Tensor) -> Tensor:
     """Return the fractional part, with the sign of x: x - trunc(x).
 
     >>> print(ndl.frac(Tensor([-1.5, 2.25])))

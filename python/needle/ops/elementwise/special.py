@@ -31,7 +31,7 @@ from needle.ops.elementwise.trigonometry import sin
 from needle.ops.shape.movement import stop_gradient
 
 if TYPE_CHECKING:
-    from needle.typing import Slope, Tensor
+    from needle.typing import Operand, Slope, Tensor
 
 __all__ = ["ErfInv", "Erfc", "LogAddExp2", "erfc", "erfinv", "fmod", "logaddexp2", "sinc", "xlogy"]
 
@@ -168,7 +168,7 @@ class LogAddExp2(Expanded):
 logaddexp2 = export(LogAddExp2)
 
 
-def fmod(x: Any, y: Any) -> Tensor:
+def fmod(x: Tensor, y: Operand) -> Tensor:
     """Remainder of x / y rounded towards zero, with the sign of x; exact. Integers by zero give 0.
 
     ``remainder`` has the sign of y.
@@ -185,7 +185,7 @@ def fmod(x: Any, y: Any) -> Tensor:
     return where(turned, where(equal(rest, 0), rest, rest - y), rest)
 
 
-def sinc(x: Any) -> Tensor:
+def sinc(x: Tensor) -> Tensor:
     """sin(pi * x) / (pi * x), and 1 at 0; its derivatives are right there too.
 
     float16 and bfloat16 are computed in float32.
@@ -202,7 +202,7 @@ def sinc(x: Any) -> Tensor:
     return cast(where(near, series, sin(z) / where(near, 1.0, z)), x.spec.dtype)
 
 
-def xlogy(x: Any, y: Any) -> Tensor:
+def xlogy(x: Tensor, y: Tensor) -> Tensor:
     """x * log(y), and 0 where x is 0 and y is not NaN; shapes broadcast.
 
     >>> print(ndl.xlogy(Tensor([0.0, 2.0]), Tensor([0.0, 1.0])))

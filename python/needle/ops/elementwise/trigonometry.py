@@ -7,7 +7,7 @@ mode.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class Atan2(Elementwise):
         length = self._length(x, y)
         return (-x if i else y) / length / length
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         x, y = out.inputs
         length = self._length(x, y)
         share = out_grad / length
@@ -152,7 +152,7 @@ class Atan2(Elementwise):
         )
 
     @staticmethod
-    def _length(x: Any, y: Any) -> Any:
+    def _length(x: Tensor, y: Tensor) -> Tensor:
         length = hypot(x, y)  # its square may leave the range
         return where(equal(length, 0.0), math.inf, length)
 

@@ -8,7 +8,7 @@ data between its layers.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from needle.ops.shape.padding import pad
 
 if TYPE_CHECKING:
     from needle.ops.core.op import Op
-    from needle.typing import Gradients, NDArray, Numpy, Tensor
+    from needle.typing import Gradients, NDArray, Numpy, PerAxis, Tensor
 
 __all__ = [
     "Conv", "PADDING_MODES", "channels_first", "channels_last", "conv", "conv1d", "conv2d",
@@ -124,7 +124,7 @@ def convolve(
 # ---- PyTorch's faces ---------------------------------------------------------------
 
 
-def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
+def per_axis(name: str, value: PerAxis, axes: int) -> Sizes:
     """Return one number per spatial axis.
 
     Raises:
@@ -142,9 +142,7 @@ def per_axis(name: str, value: int | Sequence[int], axes: int) -> Sizes:
     return sizes
 
 
-def _pairs(
-    padding: int | Sequence[int] | str, kernel: Sizes, stride: Sizes, dilation: Sizes
-) -> Pairs:
+def _pairs(padding: PerAxis | str, kernel: Sizes, stride: Sizes, dilation: Sizes) -> Pairs:
     """Return (before, after) per axis."""
     axes = len(kernel)
     if not isinstance(padding, str):
@@ -207,9 +205,9 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = 0,
-        dilation: int | Sequence[int] = 1,
+        stride: PerAxis = 1,
+        padding: PerAxis | str = 0,
+        dilation: PerAxis = 1,
         groups: int = 1,
         padding_mode: str = "zeros",
         slope: float = 1.0,
@@ -252,7 +250,7 @@ def _straight(axes: int, doc: str | None = None) -> Callable[..., Any]:
     return named(function, name, doc)
 
 
-def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
+def _transposed(axes: int, doc: str | None = None) -> Callable[..., Tensor]:
     """Return the transposed convolution for a number of spatial axes; ``doc`` as above."""
     name = f"conv_transpose{axes}d"
 
@@ -260,11 +258,11 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        output_padding: int | Sequence[int] = 0,
+        stride: PerAxis = 1,
+        padding: PerAxis = 0,
+        output_padding: PerAxis = 0,
         groups: int = 1,
-        dilation: int | Sequence[int] = 1,
+        dilation: PerAxis = 1,
     ) -> Tensor:
         """Transposed convolution of images [n, c, h, w] by a kernel [c, o / groups, kh, kw].
 
@@ -325,7 +323,7 @@ def _transposed(axes: int, doc: str | None = None) -> Callable[..., Any]:
     return named(function, name, doc)
 
 
-def named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
+def named(function: Callable[..., Tensor], name: str, doc: str | None) -> Callable[..., Tensor]:
     """Return a function under a name, with a docstring in place of its own."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or inspect.getdoc(function)

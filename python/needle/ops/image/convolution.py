@@ -48,6 +48,7 @@ from needle.ops.linalg.matmul import matmul
 from needle.ops.shape.movement import Pad, Slice, permute, reshape, turned
 
 if TYPE_CHECKING:
+    from needle.backend.array import Spec
     from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = ["Convolution", "ConvolutionInput", "ConvolutionWeight"]
@@ -214,7 +215,7 @@ class _Bilinear(Multilinear, Composite):
         """Return the spatial sizes of the result of a convolution (below 1: it does not fit)."""
         return _out_spatial(spatial, kernel, self.stride, self.padding, self.dilation)
 
-    def check(self, x: Sizes, w: Sizes, g: Sizes | None, named: list[tuple[str, Any]]) -> None:
+    def check(self, x: Sizes, w: Sizes, g: Sizes | None, named: list[tuple[str, object]]) -> None:
         """Check the shapes of image, weight and result against each other and the attributes.
 
         Raises:
@@ -300,7 +301,7 @@ class Convolution(_Bilinear):
         self.check(x.shape, w.shape, None, [("x", x), ("w", w)])
         return super().compute(x, w)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return _products(self.infer(*specs), specs[1])
 
     def expand(self, x: Tensor, w: Tensor) -> Tensor:
@@ -346,7 +347,7 @@ class ConvolutionInput(_Bilinear):
         self.check(image, w.shape, g.shape, [("g", g), ("w", w)])
         return super().compute(g, w)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return _products(*specs)
 
     def expand(self, g: Tensor, w: Tensor) -> Tensor:
@@ -398,7 +399,7 @@ class ConvolutionWeight(_Bilinear):
         self.check(x.shape, weight, g.shape, [("x", x), ("g", g)])
         return super().compute(x, g)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return _products(specs[1], self.infer(*specs))
 
     def expand(self, x: Tensor, g: Tensor) -> Tensor:

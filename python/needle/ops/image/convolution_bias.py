@@ -42,7 +42,7 @@ def _samples() -> list[Sample]:
     return [*made, *(Sample(inputs, rest, raises=ShapeError) for inputs in wrong)]
 
 
-def _activated(x: Numpy, w: Numpy, bias: Numpy, rest: Any, slope: float) -> Numpy:
+def _activated(x: Numpy, w: Numpy, bias: Numpy, rest: Numpy, slope: float) -> Numpy:
     out = _biased(x, w, bias, rest)
     return np.where(out > 0, out, slope * out)
 

@@ -41,7 +41,7 @@ from needle.ops.shape.rearrange import flatten
 
 if TYPE_CHECKING:
     from needle.backend.array import Spec
-    from needle.typing import DeviceLike, NDArray, Tensor
+    from needle.typing import DeviceLike, NDArray, PerAxis, Tensor
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -108,12 +108,13 @@ def _windows(
     return sizes, steps, _pairs(spatial, sizes, steps, lows, taps, ceil), taps
 
 
-def _max_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
+def _max_pool(axes: int, doc: str | None = None) -> Callable[..., Tensor]:
     """Return the largest elements' function for a number of axes; ``doc`` but for two."""
     name = f"max_pool{axes}d"
 
     def function(
-        x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        x: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None,
+        padding: PerAxis = 0, dilation: PerAxis = 1,
         ceil_mode: bool = False,
     ) -> Tensor:  # fmt: skip
         """Take the largest element of each window of images [n, c, h, w]; ties go to the first.
@@ -138,12 +139,13 @@ def _max_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
     return named(function, name, doc)
 
 
-def _avg_pool(axes: int, doc: str | None = None) -> Callable[..., Any]:
+def _avg_pool(axes: int, doc: str | None = None) -> Callable[..., Tensor]:
     """Return the averages' function for a number of axes; ``doc`` but for two."""
     name = f"avg_pool{axes}d"
 
     def function(
-        x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        x: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None,
+        padding: PerAxis = 0, ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> Tensor:  # fmt: skip
         """Average the windows of images [n, c, h, w].
@@ -219,7 +221,7 @@ def _adapted(name: str, axes: int, x: Any, output_size: Any) -> tuple[Sizes, Siz
     return out, spatial
 
 
-def _adaptive(name: str, axes: int, x: Tensor, output_size: Any) -> Tensor:
+def _adaptive(name: str, axes: int, x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     out, spatial = _adapted(name, axes, x, output_size)
     (x,) = promoted((x,), name, floating=True)
     image, none = channels_last(x), ((0, 0),) * axes
@@ -251,7 +253,7 @@ def _mixed(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
     return reshape(out, (*shape[:axis], shape_of(matrix)[0], *shape[axis + 1 :]))
 
 
-def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
+def adaptive_avg_pool1d(x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     """Average [n, c, t] down to a size. See ``adaptive_avg_pool2d``.
 
     >>> print(ops.adaptive_avg_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
@@ -260,7 +262,7 @@ def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
     return _adaptive("adaptive_avg_pool1d", 1, x, output_size)
 
 
-def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
+def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     """Average images [n, c, h, w] down (or up) to a size, with windows as even as can be.
 
     Window i of m over n elements goes from floor(i n / m) to ceil((i + 1) n / m).
@@ -278,7 +280,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
     return _adaptive("adaptive_avg_pool2d", 2, x, output_size)
 
 
-def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
+def adaptive_avg_pool3d(x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     """Average volumes [n, c, d, h, w] down to a size. See ``adaptive_avg_pool2d``.
 
     >>> ops.adaptive_avg_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
@@ -287,7 +289,9 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
     return _adaptive("adaptive_avg_pool3d", 3, x, output_size)
 
 
-def _adaptive_max(name: str, axes: int, x: Tensor, output_size: Any) -> Tensor:
+def _adaptive_max(
+    name: str, axes: int, x: Tensor, output_size: int | Sequence[int | None]
+) -> Tensor:
     out, spatial = _adapted(name, axes, x, output_size)
     if all(n % m == 0 for n, m in zip(spatial, out, strict=True)):
         kernel = tuple(n // m for n, m in zip(spatial, out, strict=True))
@@ -314,7 +318,7 @@ def _bin_places(spatial: Sizes, out: Sizes, device: DeviceLike) -> NDArray:
     return ndarray.array(place, "int64", device)
 
 
-def adaptive_max_pool1d(x: Tensor, output_size: Any) -> Tensor:
+def adaptive_max_pool1d(x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     """Take the largest elements of [n, c, t] down to a size. See ``adaptive_max_pool2d``.
 
     >>> print(ops.adaptive_max_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2))
@@ -323,7 +327,7 @@ def adaptive_max_pool1d(x: Tensor, output_size: Any) -> Tensor:
     return _adaptive_max("adaptive_max_pool1d", 1, x, output_size)
 
 
-def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
+def adaptive_max_pool2d(x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     """Take the largest element of each of so many windows of images [n, c, h, w].
 
     The windows, the arguments and the errors are those of ``adaptive_avg_pool2d``; ties go to the
@@ -335,7 +339,7 @@ def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
     return _adaptive_max("adaptive_max_pool2d", 2, x, output_size)
 
 
-def adaptive_max_pool3d(x: Tensor, output_size: Any) -> Tensor:
+def adaptive_max_pool3d(x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     """Take the largest elements of [n, c, d, h, w] down to a size. See ``adaptive_max_pool2d``.
 
     >>> ops.adaptive_max_pool3d(ndl.ones((1, 3, 8, 8, 8)), 2).shape
@@ -344,7 +348,7 @@ def adaptive_max_pool3d(x: Tensor, output_size: Any) -> Tensor:
     return _adaptive_max("adaptive_max_pool3d", 3, x, output_size)
 
 
-def global_avg_pool(x: Any) -> Any:
+def global_avg_pool(x: Tensor) -> Tensor:
     """Average each channel of [n, c, *spatial] over its whole image, which becomes 1 x 1.
 
     >>> print(ops.global_avg_pool(Tensor([[[[1.0, 3.0], [5.0, 7.0]]]])))
@@ -359,7 +363,11 @@ def global_avg_pool(x: Any) -> Any:
 
 
 def unfold(
-    x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+    x: Tensor,
+    kernel_size: PerAxis,
+    dilation: PerAxis = 1,
+    padding: PerAxis = 0,
+    stride: PerAxis = 1,
 ) -> Tensor:
     """Return the windows of images as columns (im2col).
 
@@ -389,10 +397,10 @@ def unfold(
 def fold(
     x: Tensor,
     output_size: Any,
-    kernel_size: Any,
-    dilation: Any = 1,
-    padding: Any = 0,
-    stride: Any = 1,
+    kernel_size: PerAxis,
+    dilation: PerAxis = 1,
+    padding: PerAxis = 0,
+    stride: PerAxis = 1,
 ) -> Tensor:
     """Add windows, given as columns, up to images: the transpose of ``unfold``.
 
@@ -494,7 +502,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
 
 def upsample(
     x: Any,
-    size: int | Sequence[int] | None = None,
+    size: PerAxis | None = None,
     scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool = False,

@@ -26,7 +26,7 @@ from needle.ops.index.row_sparse import Take
 from needle.ops.shape.movement import reshape
 
 if TYPE_CHECKING:
-    from needle.typing import DTypeLike, Gradients, NDArray, Numpy, Operand, Tensor
+    from needle.typing import DTypeLike, Gradients, NDArray, Numpy, Operand, Tensor, Values
 
 __all__ = [
     "Gather", "Labels", "OneHot", "RowNumbers", "ScatterAdd", "embedding",
@@ -36,7 +36,7 @@ __all__ = [
 
 def _gather_samples() -> list[Sample]:
     x = uniform((3, 4))
-    cases: list[tuple[Any, Any, int]] = [
+    cases: list[tuple[Numpy, Numpy, int]] = [
         (x, integers((3, 2), 0, 4), 1),
         (x, integers((5, 4), -3, 3), 0),
         (x, integers((5, 1), 0, 3), 0),
@@ -99,7 +99,7 @@ def _scatter_add(index: Numpy, updates: Numpy, axis: int, shape: tuple[int, ...]
 
 
 def _scatter_samples() -> list[Sample]:
-    cases: list[tuple[Any, Any, int, tuple[int, ...]]] = [
+    cases: list[tuple[Numpy, Numpy, int, tuple[int, ...]]] = [
         (integers((3, 5), 0, 4), uniform((3, 5)), 1, (3, 4)),
         (integers((6, 1), -2, 2), uniform((6, 3)), 0, (2, 3)),
         (np.zeros((0, 1), int), uniform((0, 3)), 0, (2, 3)),
@@ -243,12 +243,12 @@ def _picked(op: Op, axis: int, slices: bool, x: Tensor, index: Operand) -> Tenso
     return executor.apply(op, x, index) if found is None else found
 
 
-def gathering(axis: int) -> Callable[[Any, Any], Any]:
+def gathering(axis: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Return ``gather`` along an axis that is counted from 0."""
     return functools.partial(_picked, Gather.of(axis), axis, False)
 
 
-def gather(x: Tensor, index: Any, axis: int = -1) -> Tensor:
+def gather(x: Tensor, index: Operand, axis: int = -1) -> Tensor:
     """Pick along an axis (NumPy: take_along_axis). See ``Gather``.
 
     PyTorch's order, ``gather(x, axis, index)``, works too.
@@ -278,7 +278,7 @@ def take_along_dim(x: Tensor, index: Any, axis: int | None = None) -> Tensor:
     return gather(reshape(x, (x.spec.size,)), reshape(index, (index.spec.size,)), 0)
 
 
-def scatter_add(index: Any, updates: Tensor, axis: int, shape: tuple[int, ...]) -> Tensor:
+def scatter_add(index: Operand, updates: Tensor, axis: int, shape: tuple[int, ...]) -> Tensor:
     """Zeros of a shape with updates added at the indices along an axis. See ``ScatterAdd``.
 
     >>> index, updates = Tensor([0, 2, 0], dtype="int64"), Tensor([1.0, 2.0, 3.0])
@@ -337,7 +337,7 @@ def take(x: Any, index: Any, axis: int | None = None) -> Tensor:
     return _picked(Take.of(axis), axis, True, x, index)
 
 
-def embedding(weight: Tensor, ids: Any, *, sparse: bool = False) -> Tensor:
+def embedding(weight: Tensor, ids: Values, *, sparse: bool = False) -> Tensor:
     """Rows of weight [n, d] at ids [...], which may be floating with whole values: [..., d].
 
     The ids may also be an array, a list or a range. Negative ids are errors.

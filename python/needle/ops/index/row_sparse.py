@@ -18,14 +18,17 @@ from needle.ops.shape.creation import zeros_like
 from needle.ops.shape.movement import concat, reshape
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Tensor
+    from needle.backend.array import Spec
+    from needle.devices import Device
+    from needle.dtype import DType
+    from needle.typing import Gradients, NDArray, Numpy, Tensor
 
 __all__ = ["RowSparse", "Take", "TakeGrad"]
 
 
 def _take_samples() -> list[Sample]:
     x = uniform((4, 3, 5))
-    cases: list[tuple[Any, Any, int]] = [
+    cases: list[tuple[Numpy, Numpy, int]] = [
         (x, integers((2, 6), 0, 3), 1), (x, np.array(-1), 2), (x, integers((0,), 0, 1), 0),
         (uniform((5,)), integers((7,), -5, 5), 0), (uniform((5, 0)), integers((7,), 0, 5), 0),
     ]  # fmt: skip
@@ -123,16 +126,16 @@ class RowSparse:
 
     __slots__ = ("height", "is_merged", "rows", "values")
 
-    rows: Any
-    values: Any
+    rows: Tensor
+    values: Tensor
     height: int
     is_merged: bool
 
-    def __init__(self, rows: Any, values: Any, height: int, is_merged: bool = False) -> None:
+    def __init__(self, rows: Tensor, values: Tensor, height: int, is_merged: bool = False) -> None:
         self.rows, self.values, self.height, self.is_merged = rows, values, height, is_merged
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> Spec:
         """Dtype, device and shape of the table."""
         part = self.values.spec
         return make_spec(part.dtype, part.device, (self.height, *part.shape[1:]))
@@ -143,16 +146,16 @@ class RowSparse:
         return (self.height, *self.values.shape[1:])
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         """Dtype of the table."""
         return self.values.dtype
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Device:
         """Device of the table."""
         return self.values.device
 
-    def dense(self) -> Any:
+    def dense(self) -> Tensor:
         """Return the gradient as a tensor of the table's shape."""
         return executor.apply(TakeGrad.of(0, self.shape), self.rows, self.values)
 
@@ -176,13 +179,13 @@ class RowSparse:
             self.rows, self.is_merged = graph.wrap(rows), True
         return self
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: RowSparse | Tensor) -> RowSparse | Tensor:
         if not isinstance(other, RowSparse):
             return self.dense() + other
         rows, values = ([a, b] for a, b in ((self.rows, other.rows), (self.values, other.values)))
         return RowSparse(concat(rows), concat(values), self.height)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: RowSparse | Tensor) -> RowSparse | Tensor:
         return other + self.dense()
 
     def __repr__(self) -> str:
@@ -194,7 +197,7 @@ class RowSparse:
         )
         raise AttributeError(text, name=name, obj=self)
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise explain(
             ArgumentError, "RowSparse", "expected a tensor, got a gradient by rows",
             [("gradient", self)], "", ".dense(), which returns a tensor",
@@ -212,18 +215,18 @@ def parts(grad: Tensor | None) -> tuple[Tensor, ...]:
     return (grad.rows, grad.values) if isinstance(grad, RowSparse) else (grad,)
 
 
-def elements(grad: Tensor) -> Tensor:
+def elements(grad: Any) -> Any:
     """Return a gradient's elements as a tensor: all of them, or those of the merged rows."""
     return grad.merge().values if isinstance(grad, RowSparse) else grad
 
 
-def each(function: Callable[[Any], Any], grad: Tensor) -> Tensor:
+def each(function: Callable[[Tensor], Tensor], grad: Any) -> Any:
     """Apply an elementwise function that maps 0 to 0 to a gradient, and return the result."""
     new = function(elements(grad))
     return RowSparse(grad.rows, new, grad.height, True) if isinstance(grad, RowSparse) else new
 
 
-def cleared(grad: Tensor) -> Tensor:
+def cleared(grad: Any) -> Any:
     """Return a gradient of zeros of the same kind: by rows, one without rows."""
     if not isinstance(grad, RowSparse):
         return zeros_like(grad)

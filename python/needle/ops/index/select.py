@@ -41,7 +41,7 @@ from needle.ops.shape.movement import (
 from needle.ops.shape.tuples import joined
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Operand, Tensor
+    from needle.typing import Gradients, Index, NDArray, Numpy, Operand, Tensor
 
 __all__ = ["LinearIndex", "Put", "getitem", "masked_fill", "put", "scatter", "setitem"]
 
@@ -101,7 +101,7 @@ def getitem(x: Any, index: Any) -> Tensor:
     return _pick(*_located(x, given))
 
 
-def _parts(index: Any) -> tuple[Any, ...]:
+def _parts(index: Index) -> tuple[Any, ...]:
     """Return the parts of an index; a tuple within it counts as a list of numbers."""
     given = index if isinstance(index, tuple) else (index,)
     return tuple([list(part) if isinstance(part, tuple) else part for part in given])
@@ -123,7 +123,7 @@ def _flattened(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return x, nonzero(mask)[0]
 
 
-def _is_integers(part: Any) -> bool:
+def _is_integers(part: object) -> bool:
     """Return whether a part of an index is a tensor of integers, of one axis or more."""
     if not isinstance(part, graph.TensorBase):
         return False
@@ -131,7 +131,7 @@ def _is_integers(part: Any) -> bool:
     return spec.ndim > 0 and spec.dtype.kind in "iu" and not part.requires_grad
 
 
-def _is_array(part: Any) -> bool:
+def _is_array(part: object) -> bool:
     if isinstance(part, graph.TensorBase):
         return len(shape_of(part)) > 0 or part.spec.dtype.kind == "b"
     if isinstance(part, (np.ndarray, np.bool_, bool)):
@@ -195,7 +195,7 @@ def _expanded(x: Tensor, given: tuple[Any, ...]) -> list[Tensor | int | slice | 
     return [*parts[:place], *between, *parts[place + len(dots) :]]
 
 
-def _flat_mask(x: Any, parts: list[Any]) -> tuple[Any, list[Any]]:
+def _flat_mask(x: Tensor, parts: list[Any]) -> tuple[Tensor, list[Any]]:
     """Return x and an index with the axes of a mask as one, if it is the only array there."""
     arrays = [i for i, part in enumerate(parts) if isinstance(part, graph.TensorBase)]
     others = [part for part in parts if isinstance(part, int | np.integer)]
@@ -270,7 +270,7 @@ def _pick(y: Tensor, first: int, indices: list[Tensor]) -> Tensor:
 # ---- writing -----------------------------------------------------------------------
 
 
-def _put(x: Any, values: Any, places: Any) -> Any:
+def _put(x: Numpy, values: Numpy, places: Numpy) -> Numpy:
     out = x.copy()
     out[places] = values
     return out
@@ -370,7 +370,7 @@ def put(x: Any, index: Any, value: Any) -> Tensor:
     return reshape(executor.apply(Put.of(), *flat), shape)
 
 
-def scatter(x: Any, axis: int, index: Any, values: Any) -> Any:
+def scatter(x: Tensor, axis: int, index: Operand, values: Operand) -> Tensor:
     """Return x with values written along an axis: out[i, index[i, j, k], k] = values[i, j, k].
 
     Args:
@@ -437,7 +437,7 @@ def _without_leading_ones(value: Any, ndim: int) -> Tensor:
     return reshape(value, shape[extra:]) if extra and set(shape[:extra]) == {1} else value
 
 
-def masked_fill(x: Any, mask: Any, value: Any) -> Tensor:
+def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """Replace elements by a value where mask is true; the dtype stays that of x.
 
     Args:
@@ -533,7 +533,7 @@ def _write(x: Tensor, index: Any, value: Any) -> None:
     graph.set_array(x, out)
 
 
-def _write_to(x: Tensor, given: tuple[Any, ...], values: NDArray) -> None:
+def _write_to(x: Tensor, given: tuple[object, ...], values: NDArray) -> None:
     """Write an array to places of x, whose array is dense and held by no other object."""
     if not any(_is_array(part) for part in given):
         target = executor.array_of(basic_index(x, given))

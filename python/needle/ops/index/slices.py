@@ -33,13 +33,13 @@ from needle.ops.index.sorting import argsort
 from needle.ops.shape.movement import broadcast_to, concat, reshape
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, Tensor
+    from needle.typing import Gradients, Numpy, Operand, Tensor
 
 __all__ = ["ScatterExtreme", "index_add", "index_copy", "index_fill", "scatter_reduce"]
 
 
 def _given(
-    operation: str, x: Tensor, axis: int, index: Tensor, values: Tensor | None = None
+    operation: str, x: Tensor, axis: int, index: Operand, values: Tensor | None = None
 ) -> tuple[Any, ...]:
     """Return x, the axis from 0 on, an index of one axis, and the values as tensors.
 
@@ -47,26 +47,26 @@ def _given(
         DtypeError: if the index is not integer.
         ShapeError: if there is not one slice for each index.
     """
-    x, index = as_tensors((x, beside(x, index)), operation)
+    x, places = as_tensors((x, beside(x, index)), operation)
     shape = shape_of(x)
     axis = normalise_axis(axis, len(shape))
-    named = [("x", x), ("index", index)]
-    if index.spec.dtype.kind not in "iu":
-        what = f"an index of {index.spec.dtype}"
+    named = [("x", x), ("index", places)]
+    if places.spec.dtype.kind not in "iu":
+        what = f"an index of {places.spec.dtype}"
         raise explain(DtypeError, operation, what, named, "integers, one for each slice")
     if values is not None:
         values = as_tensors((x, values), operation)[1]
-    wanted = (*shape[:axis], index.spec.size, *shape[axis + 1 :])
-    if len(shape_of(index)) > 1:
-        what = f"the index has shape {shape_of(index)}"
+    wanted = (*shape[:axis], places.spec.size, *shape[axis + 1 :])
+    if len(shape_of(places)) > 1:
+        what = f"the index has shape {shape_of(places)}"
         raise explain(ShapeError, operation, what, named, "a row of indices")
     if values is not None and shape_of(values) != wanted:
         what = f"slices have shape {shape_of(values)}, not {wanted}"
         raise explain(ShapeError, operation, what, named, "a slice for each index of a row")
-    return x, axis, reshape(index, (-1,)), values
+    return x, axis, reshape(places, (-1,)), values
 
 
-def index_fill(x: Any, axis: int, index: Any, value: Any) -> Any:
+def index_fill(x: Tensor, axis: int, index: Operand, value: Any) -> Tensor:
     """Return x with a value written to the slices along an axis that a row of indices selects.
 
     Raises:
@@ -122,13 +122,13 @@ def index_add(x: Any, axis: int, index: Any, slices: Any) -> Any:
 # ---- reduced at indices --------------------------------------------------------------
 
 
-def _counts(places: Any, counted: Any, size: int) -> Any:
+def _counts(places: Tensor, counted: Tensor, size: int) -> Tensor:
     """Count how often each place occurs."""
     return executor.apply(ScatterAdd.of(0, (size,)), places, cast(counted, dtype.int64))
 
 
 def _extremes(function: Any, include: bool) -> Any:
-    def reference(x: Any, values: Any, places: Any) -> Any:
+    def reference(x: Numpy, values: Numpy, places: Numpy) -> Numpy:
         out = x.copy()
         for place in np.unique(places % len(x)) if len(places) else ():
             found = values[places % len(x) == place]
@@ -177,7 +177,7 @@ class ScatterExtreme(Composite):
 
     push = Op.push  # ties share here; the expansion would follow the value written last
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         (x, values, places), size = out.inputs, out.node.spec.size
         wins = equal(values, take(out, places, 0))
         hit = greater(_counts(places, equal(places, places), size), 0)
@@ -189,8 +189,14 @@ class ScatterExtreme(Composite):
 
 
 def scatter_reduce(
-    x: Any, axis: int, index: Any, values: Any, reduce: str, *, include_self: bool = True
-) -> Any:
+    x: Tensor,
+    axis: int,
+    index: Any,
+    values: Any,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
     """Reduce values into x along an axis, at the places that index gives.
 
     Args:
@@ -237,7 +243,7 @@ def scatter_reduce(
     return reshape(cast(out, kind), shape)
 
 
-def _products(x: Any, values: Any, places: Any, include: bool) -> Tensor:
+def _products(x: Tensor, values: Tensor, places: Tensor, include: bool) -> Tensor:
     """Return x [n] times the values at each place, or the products of the values only.
 
     Values are sorted by place; then each is multiplied by the one 1, 2, 4, ... before it if both

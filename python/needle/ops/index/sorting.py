@@ -328,7 +328,7 @@ def _shares(q: Operand | list[float]) -> Numpy:
     return shares.astype(np.float64)
 
 
-def _parts(q: Any, low: Numpy, size: int, device: DeviceLike) -> Tensor:
+def _parts(q: Operand, low: Numpy, size: int, device: DeviceLike) -> Tensor:
     """Return the distance of each share from its lower neighbour, computed from q; float64 [n]."""
     places = cast(to_device(reshape(q, (-1,)), device), dtypes.float64) * (size - 1.0)
     return places - graph.wrap(ndarray.array(low, dtypes.float64, device))
@@ -336,7 +336,7 @@ def _parts(q: Any, low: Numpy, size: int, device: DeviceLike) -> Tensor:
 
 def quantile(
     x: Tensor,
-    q: Any,
+    q: Operand,
     axis: int | None = None,
     keepdims: bool = False,
     *,
@@ -403,7 +403,7 @@ def quantile(
 
 
 def searchsorted(
-    edges: Any, values: Any, side: str | None = None, *, right: bool | None = None
+    edges: Any, values: Operand, side: str | None = None, *, right: bool | None = None
 ) -> Tensor:
     """Return the positions at which to insert values into sorted edges. See ``SearchSorted``.
 
@@ -428,7 +428,7 @@ def searchsorted(
     return executor.apply(SearchSorted.of(side), edges, values)
 
 
-def bucketize(x: Any, edges: Any, right: bool = False) -> Tensor:
+def bucketize(x: Tensor, edges: Tensor, right: bool = False) -> Tensor:
     """Return the number of the bucket between sorted edges for each element of x; int64.
 
     Bucket 0 is below all edges. A value equal to an edge falls into the bucket before it, or after
@@ -443,7 +443,7 @@ def bucketize(x: Any, edges: Any, right: bool = False) -> Tensor:
     return searchsorted(edges, x, "right" if right else "left")
 
 
-def isin(x: Tensor, values: Any, *, invert: bool = False) -> Tensor:
+def isin(x: Tensor, values: Tensor, *, invert: bool = False) -> Tensor:
     """Return whether each element of x is among the values (with ``invert``: is not); bool.
 
     NaN is not equal to any value.
@@ -481,7 +481,7 @@ def nonzero(x: Any, *, as_tuple: bool = True) -> Any:
     return tuple(map(graph.wrap, kernels.nonzero(executor.primal_array(x))))
 
 
-def argwhere(x: Any) -> Tensor:
+def argwhere(x: Tensor) -> Tensor:
     """Return the positions of all elements that are not zero: int64 [count, axes].
 
     >>> print(ndl.argwhere(Tensor([[0.0, 5.0], [6.0, 0.0]])))
@@ -493,7 +493,11 @@ def argwhere(x: Any) -> Tensor:
 
 
 def unique(
-    x: Any, *, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
+    x: Any,
+    *,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
 ) -> Tensor | tuple[Tensor, ...]:
     """Return the distinct values of x in ascending order, with optional positions and counts.
 

@@ -30,7 +30,7 @@ from needle.ops.shape.rearrange import broadcast_arrays
 
 if TYPE_CHECKING:
     from needle.ops.core.op import Op
-    from needle.typing import Numpy, Tensor
+    from needle.typing import Numpy, Operand, Tensor
 
 __all__ = [
     "CosineSimilarity", "corrcoef", "cosine_similarity", "cov", "einsum", "kron", "outer",
@@ -46,7 +46,7 @@ def _cosine(x: Numpy, y: Numpy, axis: int, eps: float) -> Numpy:
 
 def _cosine_samples() -> list[Sample]:
     x = uniform((3, 4))
-    cases: list[tuple[Any, Any, int, float]] = [
+    cases: list[tuple[Numpy, Numpy, int, float]] = [
         (x, uniform((3, 4), seed=1), -1, 1e-8), (x, uniform((3, 4), seed=1), 0, 1e-8),
         (x, uniform((4,), seed=1), 1, 1e-8), (uniform((2, 1, 3)), uniform((4, 3)), -1, 1e-8),
         (0.1 * x, uniform((3, 4), seed=1), 1, 2.0), (uniform((0, 3)), uniform((1, 3)), 1, 1e-8),
@@ -150,7 +150,7 @@ def _products(rows: Tensor) -> Tensor:
     return matmul(rows, turned(rows) if len(shape_of(rows)) == 2 else rows)
 
 
-def outer(x: Any, y: Any) -> Any:
+def outer(x: Operand, y: Operand) -> Tensor:
     """All products of the elements of two vectors: out[i, j] = x[i] * y[j].
 
     Raises:
@@ -289,7 +289,7 @@ def _einsum_equation(key: tuple[str | tuple[int, ...], ...], operands: Sequence[
     return str(key[0])
 
 
-def _plan_of(key: tuple[Any, ...], equation: Callable[..., str], *operands: Tensor) -> Tensor:
+def _plan_of(key: tuple[object, ...], equation: Callable[..., str], *operands: Tensor) -> Tensor:
     """Return the result of the plan for this key; the first call makes the plan."""
     plan = _plans.get(key)
     if plan is None:
@@ -359,7 +359,7 @@ class _Plan:
         terms, result = _parse(equation, operands)
         self._sizes = _sizes(equation, terms, operands)
         self._operands = len(operands)
-        self._steps: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
+        self._steps: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         parts = [
             self._prepared(i, term, shape_of(x))
             for i, (term, x) in enumerate(zip(terms, operands, strict=True))
@@ -383,7 +383,7 @@ class _Plan:
             values.append(function(*[values[i] for i in arguments]))
         return values[-1]
 
-    def _add(self, function: Callable[..., Any], *arguments: int) -> int:
+    def _add(self, function: Callable[..., Tensor], *arguments: int) -> int:
         self._steps.append((function, arguments))
         return self._operands + len(self._steps) - 1
 
@@ -442,5 +442,5 @@ class _Plan:
         return out, letters
 
 
-_plans: dict[tuple[Any, ...], _Plan] = {}
+_plans: dict[tuple[object, ...], _Plan] = {}
 """By equation or axes, and shapes."""

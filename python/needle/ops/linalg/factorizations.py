@@ -30,7 +30,7 @@ from needle.ops.shape.diagonals import tril, triu
 from needle.ops.shape.movement import concat, turned, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, Numpy, Tensor, TensorTuple
+    from needle.typing import Gradients, Numpy, Operand, Tensor, TensorTuple
 
 __all__ = [
     "Cholesky", "Eigh", "PseudoInverse", "QR", "SVD", "cholesky", "eigh", "pinv", "qr",
@@ -130,7 +130,7 @@ class Eigh(OnHost):
         values, vectors = out[0], out[1]
         n = shape_of(values)[-1]
         one = eye(n, dtype=values.spec.dtype, device=values.spec.device)
-        inner: Any = 0.0
+        inner: Tensor | float = 0.0
         if out_grad[0] is not None:
             inner = one * unsqueeze(out_grad[0], -1)
         if out_grad[1] is not None:
@@ -251,7 +251,7 @@ class SVD(OnHost):
         across, along = unsqueeze(s, -1), unsqueeze(s, -2)
         apart = (along - across) * (along + across) + one
         inner = one * (0.0 if grad_s is None else unsqueeze(grad_s, -1))
-        grad: Any = 0.0
+        grad: Tensor | float = 0.0
         if grad_u is not None:
             turn = matmul(turned(u), grad_u)
             inner = inner + (turn - turned(turn)) * (1.0 - one) / apart * along
@@ -370,7 +370,7 @@ def svd(x: Tensor, full: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     return u, s, vh
 
 
-def pinv(x: Tensor, rtol: Any = None) -> Tensor:
+def pinv(x: Tensor, rtol: Operand | None = None) -> Tensor:
     """The pseudo-inverse of matrices; singular values up to rtol times the largest count as 0.
 
     Args:
@@ -385,7 +385,7 @@ def pinv(x: Tensor, rtol: Any = None) -> Tensor:
     return executor.apply(PseudoInverse.of(), x, _limit(x, shape_of(x), rtol))
 
 
-def significant(s: Tensor, shape: Shape, rtol: Any = None) -> Tensor:
+def significant(s: Tensor, shape: Shape, rtol: Operand | None = None) -> Tensor:
     """Return which singular values of a matrix of this shape are above rounding errors; bool."""
     if not shape_of(s)[-1]:
         return s > 0.0

@@ -19,6 +19,7 @@ from needle.ops.core.samples import Sample, uniform
 from needle.ops.shape.movement import Reshape, turned
 
 if TYPE_CHECKING:
+    from needle.backend.array import Spec
     from needle.ops.core.op import Op
     from needle.typing import Gradients, NDArray, Tensor
 
@@ -62,7 +63,7 @@ class MatMul(Multilinear):
     def compute(self, a: NDArray, b: NDArray) -> NDArray:
         return kernels.matmul(a, b)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return int(2 * self.infer(*specs).size * specs[0].shape[-1])
 
     def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
@@ -115,7 +116,7 @@ class MatMulBias(Composite):
     def setup(self) -> None:
         self.kind = KINDS["matmul"]
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         found = super().prepare(inputs)
         specs = [executor.spec_of(x) for x in found[:2]]
         if specs[0].device == specs[1].device:
@@ -125,7 +126,7 @@ class MatMulBias(Composite):
                 raise error.about(found[:2]) from None
         return found
 
-    def expand(self, a: Tensor, b: Tensor, bias: Tensor) -> Any:
+    def expand(self, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
         out = executor.apply(_MATMUL, a, b)
         width = shape_of(out)[-1:]
         if shape_of(bias) not in (width, (1, *width)):

@@ -72,7 +72,7 @@ class OnHost(Op):
     square: ClassVar[bool] = True
     promotes = "floating"
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls.takes = operand_count(cls.evaluate)
 
@@ -315,7 +315,7 @@ class LogDeterminant(OnHost):
         return (turned(inv(out.inputs[0])) * _spread(out_grad[1]),)
 
 
-def _spread(x: Any) -> Any:
+def _spread(x: Tensor) -> Tensor:
     """Return x with two axes of size 1 at the end."""
     return reshape(x, (*shape_of(x), 1, 1))
 
@@ -324,7 +324,7 @@ def _spread(x: Any) -> Any:
 
 
 def norm(
-    x: Any, ord: Any = 2, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
+    x: Tensor, ord: float | str = 2, axes: Axes = None, keepdims: bool = False, *, axis: Axes = None
 ) -> Tensor:
     """Length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
 
@@ -371,7 +371,7 @@ def norm(
     return cast_like(out, x)
 
 
-def _unit(size: Any, ord: float, axes: tuple[int, ...]) -> Any:
+def _unit(size: Tensor, ord: float, axes: tuple[int, ...]) -> Tensor:
     """Return the size that rules each vector's norm; of multiples of it no power overflows."""
     if not size.spec.size:
         return summation(size, axes, keepdims=True) + 1.0
@@ -379,7 +379,7 @@ def _unit(size: Any, ord: float, axes: tuple[int, ...]) -> Any:
     return where(logical_and(greater(most, 0.0), less(most, math.inf)), most, 1.0)
 
 
-def normalize(x: Any, ord: Any = 2, axis: int = -1, eps: float = 1e-12) -> Tensor:
+def normalize(x: Tensor, ord: float | str = 2, axis: int = -1, eps: float = 1e-12) -> Tensor:
     """Divide vectors along an axis by their length, or by eps where they are shorter. See ``norm``.
 
     float16 and bfloat16 are computed in float32, which holds eps.
@@ -402,7 +402,7 @@ def _power_of_some(x: Tensor, exponent: float) -> Tensor:
     return where(none, 0 if exponent > 0 else math.inf, where(none, 1, x) ** exponent)
 
 
-def inv(x: Any) -> Any:
+def inv(x: Tensor) -> Tensor:
     """The inverse of matrices. See ``Inverse``.
 
     >>> print(ops.inv(Tensor([[2.0, 0.0], [0.0, 4.0]])))
@@ -412,7 +412,7 @@ def inv(x: Any) -> Any:
     return executor.apply(Inverse.of(), x)
 
 
-def solve(a: Any, b: Any) -> Any:
+def solve(a: Tensor, b: Tensor) -> Tensor:
     """The solution of a @ x = b for matrices b, or a vector b. See ``Solve``.
 
     >>> print(ops.solve(Tensor([[2.0, 0.0], [1.0, 1.0]]), Tensor([4.0, 5.0])))
@@ -456,7 +456,7 @@ def solve_triangular(
     return executor.apply(SolveTriangular.of(upper, unit), a, b)
 
 
-def det(x: Any) -> Tensor:
+def det(x: Tensor) -> Tensor:
     """The determinant of matrices. See ``Determinant``.
 
     >>> round(ops.det(Tensor([[1.0, 2.0], [3.0, 5.0]])).item(), 4)

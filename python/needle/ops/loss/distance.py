@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from needle import dtype
 from needle.errors import OptionError, ShapeError, explain
@@ -30,6 +30,7 @@ from needle.ops.shape.movement import stop_gradient, turned, unsqueeze
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
+    from needle.typing import Operand
 
 __all__ = [
     "cdist", "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss",
@@ -97,7 +98,7 @@ def pairwise_distance(
 # ---- losses ------------------------------------------------------------------------
 
 
-def _signs(name: str, like: Any, target: Any) -> Any:
+def _signs(name: str, like: Tensor, target: Operand) -> Tensor:
     """Return targets of 1 and -1, one for each element of a tensor, in its dtype."""
     return cast_like(same_shape(name, like, beside(like, target))[1], like)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def _limited_log(x: Tensor) -> Tensor:
     return where(none, -100.0, log(where(none, 1.0, x)))
 
 
-def counted(name: str, loss: Any, weight: Any) -> Any:
+def counted(name: str, loss: Tensor, weight: Operand | None) -> Tensor:
     """Return losses times their weights; None: as they are.
 
     Raises:
@@ -145,7 +145,13 @@ def bce_with_logits(
 
 
 def gaussian_nll_loss(
-    x: Any, target: Any, var: Any, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+    x: Tensor,
+    target: Operand,
+    var: Operand,
+    *,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
 ) -> Tensor:
     """Negative log-likelihood of targets from normal distributions of means x and variances var.
 

@@ -38,7 +38,7 @@ from needle.ops.reduction.reduce import summation
 from needle.ops.shape.movement import broadcast_to, concat, reshape
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Numpy, Tensor, TensorTuple
+    from needle.typing import Gradients, NDArray, Numpy, Operand, Tensor, TensorTuple
 
 __all__ = [
     "LinearCrossEntropy", "LinearCrossEntropyGrad", "MeanCrossEntropy", "linear_cross_entropy",
@@ -303,7 +303,9 @@ class LinearCrossEntropyGrad(LinearLoss):
         labels = kernels.integers(self.name, arrays[3])
         return Composite.compute(self, *arrays[:3], labels, *arrays[4:])
 
-    def expand(self, g: Any, x: Any, w: Any, labels: Any, *more: Any) -> Any:
+    def expand(
+        self, g: Tensor, x: Tensor, w: Tensor, labels: Tensor, *more: Tensor
+    ) -> tuple[Tensor, ...]:
         shift, rest, *bias = more
         wide, parts, sums = self.weight(w), [], None
         for rows in self.chunks(shape_of(x)[0], shape_of(wide)[1]):
@@ -336,7 +338,9 @@ class MeanCrossEntropy(LinearLoss):
     saves = ((*range(4), OUTPUT),)
     samples = staticmethod(_mean_samples)
 
-    def expand(self, x: Any, w: Any, labels: Any, *bias: Any) -> Any:
+    def expand(
+        self, x: Tensor, w: Tensor, labels: Tensor, *bias: Tensor
+    ) -> Tensor | tuple[Tensor, ...]:
         wide, total, parts, sums = self.weight(w), None, [], None
         share = self._share(labels, wide)
         for rows in self.chunks(shape_of(x)[0], shape_of(wide)[1]):
@@ -361,7 +365,7 @@ class MeanCrossEntropy(LinearLoss):
         counts = not_equal(cast(labels, dtypes.int64), self.ignore_index)
         return 1.0 / summation(cast_like(counts, like))
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Any, out: TensorTuple) -> Gradients:
         if not self.with_gradient or any(g is not None for g in out_grad[1:]):
             return super().gradient(out_grad, out)
         grads = [out[i] * cast_like(out_grad[0], out[i]) for i in range(1, len(out.spec))]
@@ -374,7 +378,7 @@ class MeanCrossEntropy(LinearLoss):
 def linear_cross_entropy(
     x: Tensor,
     weight: Tensor,
-    labels: Any,
+    labels: Operand,
     bias: Tensor | None = None,
     *,
     ignore_index: int | None = None,

@@ -17,7 +17,7 @@ from needle.ops.core.families import Composite, Elementwise
 from needle.ops.core.op import OUTPUT, cast, promoted, widened
 from needle.ops.core.operands import as_tensors
 from needle.ops.core.primitives import sum_to
-from needle.ops.core.samples import Sample, integers, uniform
+from needle.ops.core.samples import Sample, Samples, integers, uniform
 from needle.ops.elementwise.activation import relu
 from needle.ops.elementwise.arithmetic import (
     absolute,
@@ -35,7 +35,8 @@ from needle.ops.reduction.softmax import finite_max, log_softmax, logsumexp, sof
 from needle.ops.shape.movement import Reshape, reshape, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Numpy, Slope, Tensor
+    from needle import typing
+    from needle.typing import Gradients, NDArray, Numpy, Operand, Slope, Tensor, TensorTuple
 
 __all__ = [
     "CrossEntropy", "CrossEntropyGrad", "Huber", "KLDivergence", "cross_entropy", "huber_loss",
@@ -61,7 +62,7 @@ def _cross_entropy(x: Numpy, labels: Numpy, ignore: int, smoothing: float) -> tu
 
 def _cross_entropy_samples() -> list[Sample]:
     x, labels = uniform((4, 3)), np.array([0, 2, 1, 2])
-    cases: list[tuple[Any, Any, int, float]] = [
+    cases: list[tuple[Numpy, Numpy, int, float]] = [
         (x, labels, NOTHING, 0.0),
         (x, labels, 2, 0.0),
         (x, labels, NOTHING, 0.1),
@@ -133,7 +134,7 @@ class CrossEntropy(_CrossEntropy):
     def compute(self, logits: NDArray, labels: NDArray) -> tuple[NDArray, ...]:
         return super().compute(logits, kernels.as_labels(self.name, logits, labels))
 
-    def expand(self, logits: Any, labels: Any) -> Any:
+    def expand(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         wide = widened(logits)
         kept, labels = self.class_labels(labels)
         shift = finite_max(wide, (-1,))
@@ -146,7 +147,7 @@ class CrossEntropy(_CrossEntropy):
         shift = reshape(shift, shape_of(labels))
         return loss if kept is None else where(kept, loss, 0.0), shift, rest
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: typing.OutGrads, out: TensorTuple) -> Gradients:
         if not out.node.inputs[0].needs:  # only floating labels need one
             return None, None
         logits, labels = out.inputs
@@ -162,7 +163,7 @@ class CrossEntropy(_CrossEntropy):
 
 def _grad_of_parts(wide: Tensor, shift: Tensor, shift_grad: Any, rest_grad: Any) -> Tensor:
     """Return the part of the logits' gradient that comes through shift and rest."""
-    part: Any = 0.0
+    part: Tensor | float = 0.0
     if rest_grad is not None:
         part = unsqueeze(rest_grad, -1) * softmax(wide)
         shift_grad = -rest_grad if shift_grad is None else shift_grad - rest_grad
@@ -212,7 +213,9 @@ class CrossEntropyGrad(_CrossEntropy):
     def compute(self, g: NDArray, logits: NDArray, labels: NDArray, *parts: NDArray) -> NDArray:
         return super().compute(g, logits, kernels.as_labels(self.name, logits, labels), *parts)
 
-    def expand(self, g: Any, logits: Any, labels: Any, shift: Any, rest: Any) -> Any:
+    def expand(
+        self, g: Tensor, logits: Tensor, labels: Tensor, shift: Tensor, rest: Tensor
+    ) -> Tensor:
         wide = widened(logits)
         classes = shape_of(logits)[-1]
         kept, labels = self.class_labels(labels)
@@ -300,7 +303,7 @@ def _soft_loss(logits: Tensor, target: Tensor, smoothing: float, weight: Tensor 
     return -summation(target * log_softmax(logits), -1)
 
 
-def _class_weight(name: str, logits: Any, weight: Any) -> Any:
+def _class_weight(name: str, logits: Tensor, weight: Operand | None) -> Tensor | None:
     _, weight = as_tensors((logits, weight), name)
     classes = shape_of(logits)[-1:]
     if not classes or shape_of(weight) != classes:
@@ -313,8 +316,8 @@ def _class_weight(name: str, logits: Any, weight: Any) -> Any:
 
 
 def _weighted(
-    logits: Any, labels: Any, weight: Any, ignored: int, smoothing: float
-) -> tuple[Any, Any]:
+    logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int, smoothing: float
+) -> tuple[Tensor, Tensor]:
     """Return losses of rows times the weights of their labels, and these weights."""
     weight = widened(_class_weight("cross_entropy", logits, weight))
     op = CrossEntropy.of(ignored, 0.0)
@@ -339,7 +342,7 @@ class Pairwise(Composite):
     promotes = "floating"
 
 
-def pair_samples(reference: Any, low: float = -2.0, high: float = 2.0) -> Any:
+def pair_samples(reference: typing.Reference, low: float = -2.0, high: float = 2.0) -> Samples:
     """Return samples of a loss of pairs, whose targets are in [low, high]."""
 
     def samples() -> list[Sample]:
@@ -406,7 +409,7 @@ class KLDivergence(Pairwise):
         return where(absent, 0.0, target * (log(where(absent, 1.0, target)) - x))
 
 
-def same_shape(name: str, x: Tensor, target: Any) -> tuple[Tensor, Tensor]:
+def same_shape(name: str, x: Tensor, target: Operand) -> tuple[Tensor, Tensor]:
     """Return predictions and targets as tensors.
 
     Raises:
@@ -421,7 +424,7 @@ def same_shape(name: str, x: Tensor, target: Any) -> tuple[Tensor, Tensor]:
     return x, target
 
 
-def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Tensor:
+def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """Squared distance to the target: its "mean", its "sum", or one loss per element ("none").
 
     Raises:
@@ -434,7 +437,7 @@ def mse_loss(x: Any, target: Any, *, reduction: str = "mean") -> Tensor:
     return reduced(squared_difference(x, target), reduction)
 
 
-def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Tensor:
+def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """Distance to the target. Arguments as for ``mse_loss``.
 
     >>> print(ndl.l1_loss(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])))
@@ -444,7 +447,7 @@ def l1_loss(x: Any, target: Any, *, reduction: str = "mean") -> Tensor:
     return reduced(absolute(x - target), reduction)
 
 
-def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mean") -> Tensor:
+def huber_loss(x: Tensor, target: Tensor, *, delta: float = 1.0, reduction: str = "mean") -> Tensor:
     """Squared distance near the target, distance further away. See ``Huber``.
 
     Raises: OptionError if delta is not positive
@@ -459,7 +462,9 @@ def huber_loss(x: Any, target: Any, *, delta: float = 1.0, reduction: str = "mea
     return reduced(executor.apply(Huber.of(), x, target, delta), reduction)
 
 
-def smooth_l1_loss(x: Any, target: Any, *, beta: float = 1.0, reduction: str = "mean") -> Tensor:
+def smooth_l1_loss(
+    x: Tensor, target: Tensor, *, beta: float = 1.0, reduction: str = "mean"
+) -> Tensor:
     """Distance to the target minus beta / 2; up to beta, distance ** 2 / (2 * beta).
 
     It is ``huber_loss`` divided by beta, and ``l1_loss`` for beta 0.
@@ -503,13 +508,9 @@ def kl_divergence(
 
 
 def nll_loss(
-    x: Any,
-    labels: Any,
-    *,
-    weight: Any = None,
-    ignore_index: int | None = None,
+    x: Any, labels: Any, *, weight: Operand | None = None, ignore_index: int | None = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Negative log-likelihood: -x at the label, where x holds log-probabilities.
 
     Args:
@@ -536,8 +537,7 @@ def nll_loss(
             [("x", x), ("labels", labels)], "x [..., classes], labels [...]",
         )  # fmt: skip
     if labels.spec.dtype.kind == "b":
-        problem = "expected integers, got bools"
-        raise explain(DtypeError, "nll_loss", problem, [("labels", labels)])
+        raise explain(DtypeError, "nll_loss", "expected integers, got bools", [("labels", labels)])
     if x.spec.dtype.kind != "f":
         (x,) = promoted((x,), "nll_loss", floating=True)
     classes, column, pick, rows = _picking(shape)
@@ -560,7 +560,7 @@ def nll_loss(
 
 
 @functools.lru_cache(maxsize=1000)
-def _picking(shape: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
+def _picking(shape: tuple[int, ...]) -> tuple[Any, ...]:
     """Return ops that check labels, make them a column, pick by it, and make rows of the result."""
     *rows, classes = shape
     return (

@@ -5,7 +5,7 @@ One op, so that a device may read the images once in each direction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from needle.ops.norm.norms import (
 from needle.ops.shape.movement import permute
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, Numpy, Tensor, TensorTuple
+    from needle.typing import Gradients, NDArray, Numpy, Tensor, TensorTuple
 
 __all__ = ["BatchNormReLU", "BatchNormReLUGrad", "batch_norm_relu"]
 
@@ -71,14 +71,15 @@ class BatchNormReLU(Batch):
     saves = ((0, 1, 2, OUTPUT),) * 4
     samples = staticmethod(_samples)
 
-    def compute(self, x: Any, weight: Any, bias: Any, *residual: Any) -> Any:
+    def compute(self, x: NDArray, *parameters: NDArray) -> NDArray:
+        weight, bias, *residual = parameters
         if residual and residual[0].shape != x.shape:
             raise explain(
                 ShapeError, self.name, f"residual has shape {residual[0].shape}, x {x.shape}",
                 [("x", x), ("weight", weight), ("bias", bias), ("residual", residual[0])],
                 "residual has the shape of x",
             )  # fmt: skip
-        return super().compute(x, weight, bias, *residual)
+        return super().compute(x, *parameters)
 
     def expand(
         self, x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from needle.ops.core.attributes import real
 from needle.ops.core.families import Composite
 from needle.ops.core.op import OUTPUT, widened
 from needle.ops.core.operands import constant
-from needle.ops.core.samples import Sample, uniform
+from needle.ops.core.samples import Sample, Samples, uniform
 from needle.ops.elementwise.arithmetic import cast_like, square
 from needle.ops.elementwise.functions import hypot, rsqrt
 from needle.ops.reduction.euclidean import euclidean
@@ -24,7 +24,7 @@ from needle.ops.reduction.reduce import mean, summation
 from needle.ops.shape.movement import broadcast_to, permute, reshape, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, Numpy, Tensor, TensorTuple
+    from needle.typing import Gradients, NDArray, Numpy, Reference, Tensor, TensorTuple
 
 __all__ = [
     "BatchNorm", "BatchNormGrad", "LayerNorm", "LayerNormGrad", "RMSNorm", "RMSNormGrad",
@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _rows(x: Any) -> tuple[int, ...]:
+def _rows(x: Tensor) -> tuple[int, ...]:
     return tuple(range(len(shape_of(x)) - 1))
 
 
@@ -42,7 +42,7 @@ class _Norm(Composite):
 
     promotes = "floating"
 
-    def compute(self, x: Any, *parameters: Any) -> Any:
+    def compute(self, x: NDArray, *parameters: NDArray) -> NDArray:
         for name, parameter in zip(("weight", "bias"), parameters, strict=False):
             if x.ndim < 1 or parameter.shape != x.shape[-1:]:
                 raise explain(
@@ -76,7 +76,7 @@ def _layer_norm(x: Numpy, weight: Numpy, bias: Numpy, eps: float) -> tuple[Numpy
 SHAPES = ((4, 3), (2, 3, 5), (6,), (3, 1), (0, 4))
 
 
-def _samples(reference: Callable[..., Any], parameters: int = 2) -> Callable[[], list[Sample]]:
+def _samples(reference: Reference, parameters: int = 2) -> Samples:
     def samples() -> list[Sample]:
         good = []
         for shape in SHAPES:
@@ -272,7 +272,7 @@ class RMSNormGrad(Composite):
 # ---- batch norm --------------------------------------------------------------------
 
 
-def batch_norm_of(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Numpy, ...]:
+def batch_norm_of(x: Numpy, weight: Numpy, bias: Numpy, eps: float) -> tuple[Numpy, ...]:
     """Return batch norm of NumPy arrays, with mean and variance: the samples' reference."""
     rows = tuple(range(x.ndim - 1))
     with np.errstate(all="ignore"):
@@ -337,7 +337,7 @@ class BatchNorm(Batch):
 
 
 def batch_norm_grad_of(
-    g: Any, x: Any, weight: Any, middle: Any, var: Any, eps: float
+    g: Numpy, x: Numpy, weight: Numpy, middle: Numpy, var: Numpy, eps: float
 ) -> tuple[Numpy, ...]:
     """Return the gradients of batch norm of NumPy arrays: the samples' reference."""
     rstd = 1 / np.sqrt(var + eps)
@@ -451,7 +451,7 @@ def rms_norm(x: Any, weight: Any = None, eps: float = 1e-5) -> Tensor:
 
 def batch_norm(
     x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, axis: int = -1
-) -> tuple[Any, Any, Any]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise the columns of x (its ``axis``) over all other axes.
 
     Returns:

@@ -7,7 +7,6 @@ generator when they are called, and make the op without ``Op.of``: no two are eq
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from needle.ops.core.op import Op
 from needle.ops.core.samples import Sample
 
 if TYPE_CHECKING:
-    from needle.typing import NDArray, Numpy
+    from needle.typing import NDArray, Numpy, Reference
 
 __all__ = ["RandomIntegers", "RandomNormal", "RandomOrder", "RandomUniform"]
 
@@ -31,7 +30,7 @@ _KEYS = ((0, 0), (11, 3), (2**63 + 5, 2**40))
 _PLACE = (np.zeros(()),)
 
 
-def _samples(reference: Callable[..., Any]) -> list[Sample]:
+def _samples(reference: Reference) -> list[Sample]:
     good = [
         Sample(
             _PLACE, (shape, key, counter),

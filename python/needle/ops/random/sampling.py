@@ -92,7 +92,7 @@ def _draw(
     return _applied(lambda *of: op(shape, *of), taken, device, key)
 
 
-def draw(kind: str, shape: tuple[int, ...], device: DeviceLike, key: int | None) -> Any:
+def draw(kind: str, shape: tuple[int, ...], device: DeviceLike, key: int | None) -> Tensor:
     """Return float32 values of "rand" or "randn", as an op, for the generator that governs."""
     return _draw(kind, RandomUniform if kind == "rand" else RandomNormal, shape, device, key)
 
@@ -117,11 +117,11 @@ def _place(device: DeviceLike) -> Tensor:
     return constant(0.0, dtypes.float32, as_device(device))
 
 
-def _as(x: Tensor, kind: Any) -> Tensor:
+def _as(x: Tensor, kind: DTypeLike) -> Tensor:
     return x if kind is None else cast(x, as_dtype(kind))
 
 
-def _check_floating(name: str, kind: Any) -> None:
+def _check_floating(name: str, kind: DTypeLike) -> None:
     if kind is not None and not as_dtype(kind).is_floating:
         raise DtypeError(
             f"{name}: dtype is {as_dtype(kind)}\n  rule: a floating dtype\n"
@@ -271,7 +271,7 @@ def randint(
     device: DeviceLike = None,
     dtype: DTypeLike = "int64",
     key: int | None = None,
-) -> Any:
+) -> Tensor:
     """Return a tensor of integers drawn uniformly from [low, high).
 
     Raises:
@@ -364,7 +364,7 @@ class Weights(Op):
 
 
 def multinomial(
-    weights: Any, count: int = 1, replacement: bool = False, *, key: int | None = None
+    weights: Tensor, count: int = 1, replacement: bool = False, *, key: int | None = None
 ) -> Tensor:
     """Draw positions along the last axis with probabilities in proportion to the weights.
 

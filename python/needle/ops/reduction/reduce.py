@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -20,13 +19,14 @@ from needle.ops.core.dims import documented, reads, speak
 from needle.ops.core.docs import split_example
 from needle.ops.core.op import KINDS, OUTPUT, Linear, Op, in_dtype, widened
 from needle.ops.core.primitives import BroadcastTo
-from needle.ops.core.samples import Sample, uniform
+from needle.ops.core.samples import Sample, Samples, uniform
 from needle.ops.elementwise.arithmetic import cast_like, equal, not_equal, where
 from needle.ops.shape.movement import reshape
 
 if TYPE_CHECKING:
+    from needle.backend.array import Spec
     from needle.dtype import DType
-    from needle.typing import DTypeLike, Gradients, NDArray, Tensor
+    from needle.typing import DTypeLike, Gradients, NDArray, Numpy, Reference, Tensor
 
 __all__ = [
     "AllTrue", "AnyTrue", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Sum", "all",
@@ -35,9 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def reduction_samples(
-    reference: Callable[..., Any], empty: bool = True, gradient: bool = True
-) -> Callable[[], list[Sample]]:
+def reduction_samples(reference: Reference, empty: bool = True, gradient: bool = True) -> Samples:
     """Return samples of a reduction over one, several and all axes."""
 
     def samples() -> list[Sample]:
@@ -60,9 +58,9 @@ def reduction_samples(
     return samples
 
 
-def _truth_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample]]:
+def _truth_samples(reference: Reference) -> Samples:
     def samples() -> list[Sample]:
-        cases: list[tuple[Any, tuple[int, ...], bool]] = [
+        cases: list[tuple[Numpy, tuple[int, ...], bool]] = [
             (uniform((3, 4)) > 0, (0,), False), (uniform((3, 4)) > 1, (0, 1), True),
             (np.zeros((2, 0), bool), (1,), False), (np.array([0.0, 2.0, 0.0]), (0,), False),
             (np.array([[0, 2], [0, 0]]), (1,), False), (np.array(True), (), False),
@@ -103,7 +101,7 @@ class Reduction(Op):
     def compute(self, x: NDArray) -> NDArray:
         return kernels.reduce(self.function, x, self.axes, self.keepdims)
 
-    def flops(self, *specs: Any) -> int:
+    def flops(self, *specs: Spec) -> int:
         return int(specs[0].size)
 
     def spread(self, x: Tensor, out: Tensor) -> Tensor:
@@ -212,14 +210,14 @@ class _Argument(Reduction):
         return super().compute(x)
 
 
-def _position_samples(reference: Callable[..., Any]) -> Callable[[], list[Sample]]:
-    def position(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _position_samples(reference: Reference) -> Samples:
+    def position(x: Numpy, axes: tuple[int, ...], keep: bool) -> object:
         if len(axes) == 1:
             return reference(x, axis=axes[0], keepdims=keep)
         return reference(x, keepdims=keep)
 
     def samples() -> list[Sample]:
-        cases: list[tuple[Any, tuple[int, ...], bool]] = [
+        cases: list[tuple[Numpy, tuple[int, ...], bool]] = [
             (uniform((3, 4)), (0,), False), (uniform((3, 4)), (1,), True),
             (uniform((2, 3, 4)), (0, 1, 2), False), (uniform((5,)), (0,), True),
             (uniform((0, 3)), (1,), False), (np.array([1.0, 2.0, 2.0, 1.0, 1.0]), (0,), False),
@@ -333,7 +331,7 @@ class Reducer(Protocol):
 
     def __call__(
         self,
-        x: Any,
+        x: Tensor,
         axes: Axes = None,
         keepdims: bool = False,
         *,
@@ -342,7 +340,7 @@ class Reducer(Protocol):
     ) -> Tensor:
         """Reduce x over axes."""
 
-    def __get__(self, x: Any, cls: Any = None) -> ReducerMethod:
+    def __get__(self, x: Tensor, cls: Any = None) -> ReducerMethod:
         """The reduction of x, where the function is a method."""
 
 

@@ -18,7 +18,7 @@ from needle.ops.core.attributes import Axes, either, flag, real
 from needle.ops.core.families import Composite
 from needle.ops.core.op import OUTPUT, Linear, Op, cast, in_dtype, promoted, widened
 from needle.ops.core.operands import constant
-from needle.ops.core.samples import Sample, uniform
+from needle.ops.core.samples import Sample, Samples, uniform
 from needle.ops.elementwise.arithmetic import absolute, cast_like, greater, less, square, where
 from needle.ops.elementwise.functions import exp2, log2
 from needle.ops.elementwise.logic import clip, logical_and
@@ -37,7 +37,7 @@ from needle.ops.shape.movement import broadcast_to, concat, flip, permute, resha
 from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
-    from needle.typing import DTypeLike, Gradients, NDArray, Tensor
+    from needle.typing import DTypeLike, Gradients, NDArray, Numpy, OutGrads, Reference, Tensor
 
 __all__ = [
     "CumMax", "CumMin", "CumProd", "CumSum", "Prod", "Var", "cummax", "cummin", "cumprod",
@@ -45,7 +45,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _scan_samples(reference: Any) -> Any:
+def _scan_samples(reference: Reference) -> Samples:
     def samples() -> list[Sample]:
         zeros = np.array(
             [[0.0, 0.0, 2.0, -1.5, 0.0, 0.5, 3.0], [1.5, 2.0, 0.0, 0.0, 0.0, -1.0, 0.0]]
@@ -103,7 +103,7 @@ class CumProd(Op):
     def compute(self, x: NDArray) -> NDArray:
         return kernels.scan("cumprod", x, self.axis)
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (cumprod_gradient(out.inputs[0], out_grad, self.axis),)
 
 
@@ -121,14 +121,14 @@ def cumprod_gradient(x: Any, g: Any, axis: int) -> Any:
     return cast_like(_back(_before(wide) * sums, axis), x)
 
 
-def _last(x: Any, axis: int) -> Any:
+def _last(x: Tensor, axis: int) -> Tensor:
     """Return x with an axis moved to the end."""
     ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)
     return permute(x, [i for i in range(ndim) if i != axis] + [axis])
 
 
-def _back(x: Any, axis: int) -> Any:
+def _back(x: Tensor, axis: int) -> Tensor:
     """Undo ``_last``."""
     ndim = len(shape_of(x))
     axis = normalise_axis(axis, ndim)
@@ -142,7 +142,7 @@ def _before(x: Any) -> Any:
     return concat([_ones(x), cumprod(x[..., :-1], -1)], -1)
 
 
-def _ones(x: Any) -> Any:
+def _ones(x: Tensor) -> Tensor:
     """Return ones in the shape of the first element of each row; empty if rows are empty."""
     shape = (*shape_of(x)[:-1], min(shape_of(x)[-1], 1))
     return broadcast_to(constant(1.0, x.spec.dtype, x.spec.device), shape)
@@ -172,10 +172,10 @@ def _recurrence(factor: Any, term: Any) -> Any:
     return reshape(stack([concat([first[..., :1], later], -1), after], -1), shape_of(term))
 
 
-def _extreme_samples(better: Any) -> Any:
+def _extreme_samples(better: Reference) -> Samples:
     """Return the samples of running extremes: ``better`` says which elements take over."""
 
-    def positions(line: Any) -> Any:
+    def positions(line: Numpy) -> Any:
         best, found = 0, []
         for i, value in enumerate(line):
             best = i if np.isnan(value) or better(value, line[best]) else best
@@ -188,7 +188,7 @@ def _extreme_samples(better: Any) -> Any:
 
     def samples() -> list[Sample]:
         special = np.array([[1.0, 1.0, 0.5, np.nan, 2.0, np.nan], [-np.inf, 0, -0.0, 0, np.inf, 3]])
-        cases: list[tuple[Any, int]] = [
+        cases: list[tuple[Numpy, int]] = [
             (uniform((3, 4)), 0), (uniform((3, 4)), -1), (uniform((2, 3, 4)), 1),
             (uniform((5,)), 0), (uniform((2, 0)), 1), (uniform((0, 2)), 1), (special, 1),
         ]  # fmt: skip
@@ -222,7 +222,7 @@ class CumMax(Op):
     def compute(self, x: NDArray) -> tuple[NDArray, ...]:
         return kernels.extremes(x, self.axis, self.largest)
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: OutGrads, out: Tensor) -> Gradients:
         shape = out.node.inputs[0].spec.shape
         if out_grad[0] is None:
             return (None,)
@@ -278,7 +278,7 @@ class Prod(Reduction):
         return (permute(reshape(found, shape_of(turned)), inverse),)
 
 
-def prod_gradient(x: Any, g: Any, axis: int) -> Any:
+def prod_gradient(x: Tensor, g: Tensor, axis: int) -> Tensor:
     """Return the gradient of prod over an axis with respect to x, given that of each result.
 
         out[k] = (product before k) * (product behind k) * g[k]
@@ -295,14 +295,14 @@ def prod_gradient(x: Any, g: Any, axis: int) -> Any:
     return cast_like(_back(_times_power(wide, power), axis), g)
 
 
-def _powers_of_two(x: Any) -> Any:
+def _powers_of_two(x: Tensor) -> Tensor:
     """Return the nearest powers of two as whole numbers; 0 for 0, infinities and NaN."""
     size = absolute(x)
     known = logical_and(greater(size, 0.0), less(size, math.inf))
     return round(log2(where(known, size, 1.0)))
 
 
-def _times_power(x: Any, power: Any) -> Any:
+def _times_power(x: Tensor, power: Tensor) -> Tensor:
     """Return x times 2 ** power, in three steps, each of which has a number."""
     power = clip(power, -3000.0, 3000.0)
     part = round(power / 3.0)
@@ -373,7 +373,7 @@ class Var(Composite):
         centred = wide - mean(wide, self.axes, keepdims=True)
         return cast_like(summation(square(centred), self.axes, self.keepdims) * self.factor(x), x)
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: OutGrads, out: Tensor) -> Gradients:
         x = out.inputs[0]
         kept = tuple(1 if i in self.axes else n for i, n in enumerate(shape_of(x)))
         wide = widened(x)
@@ -440,7 +440,7 @@ def cummin(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
     return _extremes(CumMin, x, axis)
 
 
-def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
+def _flat(x: Tensor, axis: int | None) -> tuple[Tensor, int]:
     if axis is None:
         return reshape(x, (executor.spec_of(x).size,)), 0
     return x, normalise_axis(axis, len(shape_of(x)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either, flag
 from needle.ops.core.families import Composite
 from needle.ops.core.op import OUTPUT, Op, in_dtype, widened
-from needle.ops.core.samples import Sample, uniform
+from needle.ops.core.samples import Sample, Samples, uniform
 from needle.ops.elementwise.arithmetic import cast_like, equal, where
 from needle.ops.elementwise.functions import exp, log, logaddexp
 from needle.ops.elementwise.logic import isfinite
@@ -22,7 +22,7 @@ from needle.ops.reduction.reduce import amax, normalised, summation
 from needle.ops.shape.movement import concat, reshape, stop_gradient
 
 if TYPE_CHECKING:
-    from needle.typing import DTypeLike, Gradients, Numpy, Tensor
+    from needle.typing import DTypeLike, Gradients, Numpy, Reference, Tensor
 
 __all__ = [
     "LogCumSumExp", "LogSoftmax", "LogSoftmaxGrad", "LogSumExp", "Softmax", "SoftmaxGrad",
@@ -42,9 +42,9 @@ def _log_softmax(x: Numpy, axis: int) -> Numpy:
     return x - np.log(np.exp(x).sum(axis, keepdims=True))
 
 
-def _softmax_samples(reference: Any) -> Any:
+def _softmax_samples(reference: Reference) -> Samples:
     def samples() -> list[Sample]:
-        cases: list[tuple[Any, int]] = [
+        cases: list[tuple[Numpy, int]] = [
             (uniform((3, 4)), 1), (uniform((3, 4)), 0), (uniform((2, 3, 4)), 1),
             (uniform((5,)), -1), (uniform((3, 1)), 1), (uniform((0, 3)), 1),
         ]  # fmt: skip
@@ -57,7 +57,7 @@ def _softmax_samples(reference: Any) -> Any:
     return samples
 
 
-def _softmax_grad_samples(forward: Any, reference: Any) -> Any:
+def _softmax_grad_samples(forward: Reference, reference: Reference) -> Samples:
     def samples() -> list[Sample]:
         cases = (((3, 4), 1), ((2, 3, 4), 1), ((5,), -1), ((0, 3), 1))
         return [
@@ -161,7 +161,7 @@ class LogSoftmaxGrad(Composite):
         return cast_like(g0 - exp(widened(out)) * total, out)
 
 
-def _log_sum_exp(x: Any, axes: Any, keepdims: bool) -> Any:
+def _log_sum_exp(x: Numpy, axes: Axes, keepdims: bool) -> Numpy:
     return np.log(np.exp(x).sum(axes, keepdims=keepdims))
 
 
@@ -183,7 +183,7 @@ def _log_sum_exp_samples() -> list[Sample]:
     ]
 
 
-def _stable(x: Any) -> Any:
+def _stable(x: Numpy) -> Numpy:
     return np.logaddexp.reduce(x, axis=1, initial=-np.inf)
 
 
@@ -245,7 +245,7 @@ class LogSumExp(Composite):
         return (reshape(out_grad, kept) * exp(x - top),)
 
 
-def _running(x: Any, axis: int) -> Any:
+def _running(x: Numpy, axis: int) -> Numpy:
     return np.logaddexp.accumulate(x, axis) if x.size else x
 
 

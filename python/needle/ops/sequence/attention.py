@@ -189,7 +189,7 @@ class Attention(Composite):
         b, h, *more = shape_of(x)
         return reshape(x, (b, g, h // g if g else 0, *more)) if h != 1 else unsqueeze(x, 1)
 
-    def scores(self, q: Tensor, k: Tensor, mask: Any, lengths: Any) -> Tensor:
+    def scores(self, q: Tensor, k: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
         """Return the scores [b, g, h / g, t, s], -inf where a query does not see a key."""
         g, s = shape_of(k)[1:3]
         t = shape_of(q)[2]
@@ -219,7 +219,7 @@ class Attention(Composite):
         factor = 1.0 / (1.0 - self.dropout) if self.dropout < 1 else 0.0
         return where(reshape(kept, shape_of(x)), x * factor, 0.0)
 
-    def expand(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    def expand(self, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         mask, lengths, kept = self.apart(rest)
         wide_v = unsqueeze(widened(v), 2)
         scores = self.scores(widened(q), widened(k), mask, lengths)
@@ -362,7 +362,9 @@ def scaled_dot_product_attention(
     return reshape(out, (*shape_of(out)[: ndim - 2], *shape_of(out)[2:])) if n else out
 
 
-def _drawing(static: tuple[float, bool, float], masked: bool, q: Tensor, s: int) -> tuple[Any, Any]:
+def _drawing(
+    static: tuple[float, bool, float], masked: bool, q: Tensor, s: int
+) -> tuple[Attention, tuple[Any, ...]]:
     """Return the op, which draws what dropout keeps, or what was drawn as its last operand."""
     p, (b, h, t) = static[2], shape_of(q)[:3]
     source = random.generator() if p else None
@@ -376,8 +378,8 @@ def _drawing(static: tuple[float, bool, float], masked: bool, q: Tensor, s: int)
 
 
 def _drawn_before(
-    static: tuple[float, bool, float], masked: bool, q: Any, s: int
-) -> tuple[Any, Any]:
+    static: tuple[float, bool, float], masked: bool, q: Tensor, s: int
+) -> tuple[Attention, tuple[Any, ...]]:
     """Return what ``_drawing`` does, with the same draws as operand, from the program's stream."""
     b, h, t = shape_of(q)[:3]
     drawn = uniform((b, h, t, -(-s // 4) * 4), device=executor.spec_of(q).device)

@@ -175,7 +175,7 @@ class Recurrent(Composite):
         grads = [g if want else None for g, want in zip(found, wanted, strict=True)]
         return (*grads, *[None] * self.masked)
 
-    def _extras(self) -> tuple[Any, ...]:
+    def _extras(self) -> tuple[str, ...]:
         """Return further attributes of the gradient's op."""
         return ()
 

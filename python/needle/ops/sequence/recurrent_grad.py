@@ -38,7 +38,7 @@ def parts(x: Tensor, count: int) -> list[Tensor]:
     return [x[..., i * size : (i + 1) * size] for i in range(count)]
 
 
-def running(lengths: Sequence[Any], steps: int) -> Any:
+def running(lengths: Sequence[Tensor], steps: int) -> Tensor | None:
     """Return which rows still run at each step, bool [t, b, 1]; None where all always do."""
     if not lengths:
         return None
@@ -165,7 +165,7 @@ class RecurrentGrad(Composite):
         )
 
 
-def _giving(x: Tensor) -> Callable[[], Any]:
+def _giving(x: Tensor) -> Callable[[], Tensor]:
     return lambda: x
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from needle.ops.shape.creation import arange
 from needle.ops.shape.movement import concat, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Operand, Tensor
+    from needle.typing import Gradients, NDArray, Numpy, Operand, Tensor
 
 __all__ = ["Rotary", "rotary"]
 
 
-def _turned(x: Any, positions: Any, base: float) -> Any:
+def _turned(x: Numpy, positions: Numpy, base: float) -> Numpy:
     half = x.shape[-1] // 2
     angles = positions[:, None] * base ** (-np.arange(half) / max(half, 1))
     a, b = x[..., :half], x[..., half:]
@@ -96,7 +96,7 @@ class Rotary(Composite):
         a, b = wide[..., :half], wide[..., half:]
         return cast_like(concat([a * c - b * s, a * s + b * c], -1), x)
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         op = Rotary.of(self.base, not self.back)
         return executor.apply(op, out_grad, out.inputs[1]), None
 

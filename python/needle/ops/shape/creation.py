@@ -52,7 +52,7 @@ def _full(operation: str, shape: Shape, value: float, kind: DType, device: Devic
 
 
 def full(
-    shape: Shape, value: bool | int | float, *, dtype: Any = None, device: Any = None
+    shape: Shape, value: bool | int | float, *, dtype: DTypeLike = None, device: DeviceLike = None
 ) -> Tensor:
     """Return a tensor of one value. Gradients flow to the value if it is a tensor.
 
@@ -96,7 +96,7 @@ def _flows(dtype: Any, *values: Any) -> bool:
     return dtype is None or as_dtype(dtype).is_floating
 
 
-def _beside(x: Operand, kind: DType, where: Device) -> Any:
+def _beside(x: Operand, kind: DType, where: Device) -> Tensor:
     """Return a number, an array or a tensor as a tensor of a dtype on a device."""
     if not isinstance(x, graph.TensorBase):
         return graph.wrap(ndarray.array(x, kind, where))
@@ -123,7 +123,9 @@ def ones(shape: Shape, *, dtype: DTypeLike = None, device: DeviceLike = None) ->
     return _full("ones", shape, 1, as_dtype(dtype or default_float()), device)
 
 
-def empty(*shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+def empty(
+    *shape: int | Sequence[int], dtype: DTypeLike = None, device: DeviceLike = None
+) -> Tensor:
     """Return a tensor whose values are not set; float32 for dtype None.
 
     The sizes are given as a sequence or one by one.
@@ -148,7 +150,7 @@ def full_like(
     return full(spec.shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
 
-def zeros_like(x: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+def zeros_like(x: Tensor, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return zeros with the shape, dtype and device of x.
 
     >>> print(ndl.zeros_like(Tensor([5.0, 6.0])))
@@ -166,7 +168,7 @@ def ones_like(x: Tensor, *, dtype: DTypeLike = None, device: DeviceLike = None) 
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+def empty_like(x: Tensor, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return a tensor with the shape, dtype and device of x whose values are not set.
 
     >>> ndl.empty_like(Tensor([1.0, 2.0])).shape
@@ -181,8 +183,8 @@ def arange(
     stop: float | None = None,
     step: float = 1,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
 ) -> Tensor:
     """Return start, start + step, ... below stop (from 0 if only one number is given).
 
@@ -213,8 +215,8 @@ def arange(
         _check_ends("arange", (numbers[0], numbers[0] + (count - 1) * numbers[2]), kind)
     if not plain and _flows(kind, start, step):
         steps = made("arange", kernels.arange, count, dtypes.float64, device)
-        first, by = (_beside(x, dtypes.float64, steps.spec.device) for x in (start, step))
-        return cast(first + by * steps, kind)
+        lowest, width = (_beside(x, dtypes.float64, steps.spec.device) for x in (start, step))
+        return cast(lowest + width * steps, kind)
     first, by = numbers[0] if count else 0, numbers[2]  # the dtype may not hold the first of none
     if not (-_FAR < first < _FAR and -_FAR < by < _FAR):  # kernels take integers of 64 bits
         if kind.kind == "f":
@@ -302,7 +304,7 @@ def _check_numbers(start: Any, stop: Any) -> None:
     ndarray.broadcast_shapes("linspace", *map(np.shape, (start, stop)))
 
 
-def _is_real(x: Any) -> bool:
+def _is_real(x: object) -> bool:
     try:
         return np.asarray(x).dtype.kind in "biuf"
     except ValueError:  # lists of several lengths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -180,7 +180,7 @@ def diagonal(x: Tensor, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     return executor.apply(Diagonal.of(integer("diagonal: k", k)), x)
 
 
-def diag(x: Any, k: int = 0) -> Tensor:
+def diag(x: Tensor, k: int = 0) -> Tensor:
     """Return the k-th diagonal of a matrix, or the matrix with a given vector on it, else zeros.
 
     >>> print(ndl.diag(Tensor([1.0, 2.0])))
@@ -196,7 +196,7 @@ def diag(x: Any, k: int = 0) -> Tensor:
     return executor.apply(DiagonalGrad.of(k, (size, size)), x)
 
 
-def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+def diag_embed(x: Tensor, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     """Matrices with x on their k-th diagonal and zeros elsewhere: the inverse of ``diagonal``.
 
     Shapes:   x [..., n] -> [..., n + |k|, n + |k|], these axes moved to axis1 and axis2
@@ -216,7 +216,7 @@ def diag_embed(x: Any, k: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     return moveaxis(out, (-2, -1), (axis1, axis2))
 
 
-def block_diag(*blocks: Any) -> Tensor:
+def block_diag(*blocks: Tensor) -> Tensor:
     """Put matrices along the diagonal of a larger one, with zeros elsewhere.
 
     Vectors and numbers count as matrices with one row.

@@ -25,6 +25,7 @@ from needle.ops.core.primitives import BroadcastTo
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:
+    from needle.backend.array import Spec
     from needle.typing import DeviceLike, Gradients, NDArray, Tensor
 
 __all__ = [
@@ -172,10 +173,10 @@ class ToDevice(Linear):
     def compute(self, x: NDArray) -> NDArray:
         return x.to(self.device)
 
-    def infer(self, *specs: Any) -> Any:
+    def infer(self, *specs: Spec) -> Spec:
         return make_spec(specs[0].dtype, self.device, specs[0].shape)
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
         return (executor.apply(ToDevice.of(out.node.inputs[0].spec.device), out_grad),)
 
 
@@ -277,7 +278,7 @@ class Pad(Linear):
 # ---- functions -------------------------------------------------------------------
 
 
-known_reshapes: dict[Any, Reshape] = {}
+known_reshapes: dict[object, Reshape] = {}
 """The op for arguments of ``reshape`` seen before, where they do not depend on the tensor."""
 
 
@@ -357,7 +358,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Tensor:
     return executor.apply(BroadcastTo.of(axes_of(shape)), x)
 
 
-def squeeze(x: Tensor, axes: Axes = None, *, axis: Axes = None) -> Tensor:
+def squeeze(x: Tensor, axes: Any = None, *, axis: Axes = None) -> Tensor:
     """Return x without these axes of size 1 (all such axes for None).
 
     Raises:
@@ -377,7 +378,7 @@ def squeeze(x: Tensor, axes: Axes = None, *, axis: Axes = None) -> Tensor:
     return reshape(x, tuple(n for i, n in enumerate(shape) if i not in gone))
 
 
-def unsqueeze(x: Any, axis: int) -> Tensor:
+def unsqueeze(x: Tensor, axis: int) -> Tensor:
     """Return x with a new axis of size 1 at this place of the result.
 
     >>> ndl.unsqueeze(Tensor([1.0, 2.0]), 1).shape
@@ -388,7 +389,7 @@ def unsqueeze(x: Any, axis: int) -> Tensor:
     return reshape(x, tuple(shape))
 
 
-def flip(x: Tensor, axes: Axes = None, *more: int, axis: Axes = None) -> Tensor:
+def flip(x: Tensor, axes: Any = None, *more: int, axis: Axes = None) -> Tensor:
     """Return x with the elements of these axes (all for None) in reverse order; a view.
 
     Several axes are given as one argument or one by one.
@@ -404,7 +405,7 @@ def flip(x: Tensor, axes: Axes = None, *more: int, axis: Axes = None) -> Tensor:
     return executor.apply(Slice.of(ranges, ()), x)
 
 
-def concat(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Join tensors along an existing axis. See ``Concat``.
 
     Raises:

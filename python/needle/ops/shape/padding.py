@@ -33,6 +33,9 @@ Pairs = tuple[tuple[int, int], ...]
 Place = tuple[Shape, Shape, int]
 """Shape, strides and offset of a part of a dense array."""
 
+Range = tuple[int, int, int]
+"""First element, number of elements and step along an axis."""
+
 PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge",
              "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
 
@@ -42,14 +45,14 @@ _NUMBERS = numbers("pad")
 # ---- places ------------------------------------------------------------------------
 
 
-def _place(shape: Shape, ranges: Sequence[tuple[int, int, int]]) -> Place:
+def _place(shape: Shape, ranges: Sequence[Range]) -> Place:
     strides = dense_strides(shape)
     offset = sum(first * s for (first, _, _), s in zip(ranges, strides, strict=True))
     steps = tuple(step * s for (_, _, step), s in zip(ranges, strides, strict=True))
     return tuple(count for _, count, _ in ranges), steps, offset
 
 
-def _strips(mode: str, n: int, before: int, after: int) -> list[tuple[Any, Any]]:
+def _strips(mode: str, n: int, before: int, after: int) -> list[tuple[Range, Range]]:
     """Return the strips around n elements, and their sources: ranges of the padded axis.
 
     An edge is one element.
@@ -95,7 +98,7 @@ def _places(shape: Shape, widths: Pairs, mode: str) -> tuple[Shape, Place, list[
     inner, moves = _place(padded, ranges), []
     for axis, (n, pair) in enumerate(zip(shape, widths, strict=True)):
         for strip, source in _strips(mode, n, *pair):
-            both = ([*ranges[:axis], part, *ranges[axis + 1 :]] for part in (strip, source))
+            both = [[*ranges[:axis], part, *ranges[axis + 1 :]] for part in (strip, source)]
             moves.append((axis, *(_place(padded, part) for part in both)))
         ranges[axis] = (0, padded[axis], 1)
     return padded, inner, moves
@@ -201,7 +204,12 @@ class PadByEdgesGrad(Linear):
 # ---- functions ---------------------------------------------------------------------
 
 
-def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: float = 0.0) -> Tensor:
+def pad(
+    x: Tensor,
+    widths: int | Sequence[int | Sequence[int]],
+    mode: str = "constant",
+    value: float = 0.0,
+) -> Tensor:
     """Pad x with (before, after) elements per axis.
 
     Args:
@@ -236,7 +244,7 @@ def pad(x: Any, widths: int | Sequence[Any], mode: str = "constant", value: floa
     return executor.apply(PadByEdges.of(pairs, PAD_MODES[mode]), x)
 
 
-def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+def _pairs(widths: object, ndim: int) -> tuple[tuple[int, int], ...]:
     """Return the widths of ``pad`` as one pair per axis."""
     if type(widths) is tuple and len(widths) == ndim and all(map(_is_pair, widths)):
         return widths

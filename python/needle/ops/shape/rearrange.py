@@ -17,7 +17,7 @@ from needle.executor import shape_of
 from needle.ops.core.attributes import Axes, either
 from needle.ops.core.op import Linear
 from needle.ops.core.primitives import BroadcastTo
-from needle.ops.core.samples import Sample, uniform
+from needle.ops.core.samples import Sample, Samples, uniform
 from needle.ops.index.indexing import take
 from needle.ops.shape.creation import made
 from needle.ops.shape.movement import (
@@ -32,7 +32,7 @@ from needle.ops.shape.movement import (
 )
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Numpy, Tensor
+    from needle.typing import Gradients, NDArray, Numpy, Reference, Tensor
 
 __all__ = [
     "Dilate", "Roll", "UnDilate", "broadcast_arrays", "dilate", "expand_dims", "flatten",
@@ -133,7 +133,7 @@ def _repeat_in_place(x: Tensor, counts: Sequence[int], inner: bool) -> Tensor:
     return executor.apply(Reshape.of(whole), spread)
 
 
-def tile(x: Any, counts: int | Sequence[int]) -> Tensor:
+def tile(x: Tensor, counts: int | Sequence[int]) -> Tensor:
     """Repeat x as a whole, ``counts`` times along each axis (aligned at the last, as NumPy).
 
     Raises:
@@ -204,7 +204,7 @@ def rot90(x: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     return flip(swapaxes(x, *chosen), chosen[turns == 3])
 
 
-def _count(operation: str, value: Any) -> int:
+def _count(operation: str, value: object) -> int:
     """Return a count of repetitions, checked."""
     count = integer(f"{operation}: count", value)
     if count < 0:
@@ -232,7 +232,7 @@ def _undilated(x: Numpy, axes: tuple[int, ...], dilation: int) -> Numpy:
     return x[tuple(slice(None, None, dilation + 1 if i in axes else 1) for i in range(x.ndim))]
 
 
-def _dilation_samples(reference: Any) -> Any:
+def _dilation_samples(reference: Reference) -> Samples:
     def samples() -> list[Sample]:
         cases: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...] = (
             ((2, 3), (0, 1), 1), ((2, 3), (1,), 2), ((4,), (0,), 0), ((2, 3), (0, 2), 1),
@@ -303,7 +303,7 @@ class UnDilate(Linear):
         return (executor.apply(SliceGrad.of(self._ranges(shape), (), shape), out_grad),)
 
 
-def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Tensor:
+def dilate(x: Tensor, axes: int | Sequence[int], dilation: int) -> Tensor:
     """Put ``dilation`` zeros after every element on each of the axes. See ``Dilate``.
 
     >>> print(ops.dilate(Tensor([1.0, 2.0]), 0, 1))
@@ -312,7 +312,7 @@ def dilate(x: Any, axes: int | Sequence[int], dilation: int) -> Tensor:
     return executor.apply(Dilate.of(*_dilation("dilate", x, axes, dilation)), x)
 
 
-def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Tensor:
+def undilate(x: Tensor, axes: int | Sequence[int], dilation: int) -> Tensor:
     """Keep every (1 + dilation)-th element on each of the axes. See ``UnDilate``.
 
     >>> print(ops.undilate(Tensor([1.0, 0.0, 2.0, 0.0]), 0, 1))
@@ -322,7 +322,7 @@ def undilate(x: Any, axes: int | Sequence[int], dilation: int) -> Tensor:
 
 
 def _dilation(
-    name: str, x: Any, axes: int | Sequence[int], dilation: int
+    name: str, x: Tensor, axes: int | Sequence[int], dilation: int
 ) -> tuple[tuple[int, ...], int]:
     dilation = integer(f"{name}: dilation", dilation)
     if dilation < 0:

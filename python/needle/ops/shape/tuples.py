@@ -30,7 +30,15 @@ from needle.ops.shape.movement import broadcast_to, concat, reshape, to_device
 
 if TYPE_CHECKING:
     from needle.backend.array import Spec
-    from needle.typing import DeviceLike, Gradients, NDArray, Tensor, TensorTuple
+    from needle.typing import (
+        DeviceLike,
+        Gradients,
+        NDArray,
+        Numpy,
+        OutGrads,
+        Tensor,
+        TensorTuple,
+    )
 
 __all__ = [
     "FusedAddScalars", "Split", "Stack", "TupleGetItem", "atleast_1d",
@@ -51,7 +59,7 @@ class TupleGetItem(Op):
     def setup(self) -> None:
         self.kind, self.params = KINDS["item"], (self.index,)
 
-    def prepare(self, inputs: tuple[TensorTuple, ...]) -> tuple[TensorTuple, ...]:
+    def prepare(self, inputs: tuple[TensorTuple, ...]) -> tuple[Any, ...]:
         return inputs  # several tensors together, which other ops refuse
 
     def compute(self, arrays: Any) -> Any:
@@ -60,7 +68,7 @@ class TupleGetItem(Op):
     def infer(self, *specs: Any) -> Spec:
         return specs[0][self.index]
 
-    def gradient(self, out_grad: Any, out: Any) -> Any:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Any:
         parts: list[Any] = [None] * len(out.node.inputs[0].spec)
         parts[self.index] = out_grad
         return (parts,)
@@ -93,7 +101,7 @@ class Stack(Op):
     def setup(self) -> None:
         self.kind, self.code, self.params = KINDS["compute"], PROMOTIONS["all"], (-1,)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
         first = inputs[0] if len(inputs) == 1 else None
         if type(getattr(first, "spec", None)) is tuple:  # the course's form
             inputs = tuple(inputs[0].tuple())
@@ -102,7 +110,7 @@ class Stack(Op):
     def compute(self, *arrays: NDArray) -> NDArray:
         return kernels.stack(arrays, self.axis)
 
-    def gradient(self, out_grad: Tensor, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: Tensor, out: Tensor) -> Any:
         parts = split(out_grad, self.axis)
         return tuple(parts[i] for i in range(len(out.node.inputs)))
 
@@ -144,11 +152,11 @@ class Split(Op):
         return (stack(parts, self.axis),)
 
 
-def _parts(out_grad: Any) -> Sequence[Any]:
+def _parts(out_grad: Any) -> Sequence[Tensor | None]:
     return out_grad if isinstance(out_grad, list) else out_grad.tuple()
 
 
-def _unstack(x: Any, axis: int) -> tuple[Any, ...]:
+def _unstack(x: Numpy, axis: int) -> tuple[Numpy, ...]:
     return tuple(np.moveaxis(x, axis, 0))
 
 
@@ -179,14 +187,14 @@ class FusedAddScalars(Op):
         numbers = [full((), c, x.dtype, x.device) for c in (self.c0, self.c1)]
         return tuple(kernels.elementwise("add", x, number) for number in numbers)
 
-    def gradient(self, out_grad: Any, out: Tensor) -> Gradients:
+    def gradient(self, out_grad: OutGrads, out: Tensor) -> Gradients:
         first, second = out_grad[0], out_grad[1]
         if first is None or second is None:
             return (second if first is None else first,)
         return (first + second,)
 
 
-def tuple_get_item(value: Any, index: int) -> Tensor:
+def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
     """Return one tensor of a TensorTuple.
 
     >>> pair = ops.make_tuple(Tensor([1.0]), Tensor([2.0]))
@@ -292,7 +300,7 @@ def _pieces(x: Tensor, axis: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     )
 
 
-def hstack(tensors: Sequence[Any]) -> Tensor:
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Join tensors along their second axis, and vectors along their only one, as in NumPy.
 
     Raises:
@@ -306,7 +314,7 @@ def hstack(tensors: Sequence[Any]) -> Tensor:
     return concat(parts, 0 if parts and len(shape_of(parts[0])) == 1 else 1)
 
 
-def vstack(tensors: Sequence[Any]) -> Tensor:
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Join tensors along their first axis, vectors as rows.
 
     Raises:
@@ -320,7 +328,7 @@ def vstack(tensors: Sequence[Any]) -> Tensor:
     return concat([_with_axes(x, 2) for x in _several("vstack", tensors)], 0)
 
 
-def dstack(tensors: Sequence[Any]) -> Tensor:
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Join tensors along their third axis; vectors and matrices as slices of it.
 
     Raises:
@@ -375,21 +383,21 @@ def atleast_3d(*tensors: Any) -> Any:
     (1, 2, 1)
     """
 
-    def deep(x: Any) -> Any:
+    def deep(x: Tensor) -> Tensor:
         x = _with_axes(x, 2)
         return x if len(shape_of(x)) > 2 else reshape(x, (*shape_of(x), 1))
 
     return _each(tensors, deep)
 
 
-def _each(tensors: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
+def _each(tensors: tuple[Any, ...], change: Callable[[Any], Tensor]) -> Any:
     """Apply a function to one tensor, or to several, also in a list: then return a tuple."""
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
         return tuple(change(x) for x in tensors[0])
     return change(tensors[0]) if len(tensors) == 1 else tuple(change(x) for x in tensors)
 
 
-def _several(operation: str, tensors: Any) -> tuple[Tensor | None, ...]:
+def _several(operation: str, tensors: Any) -> tuple[Tensor, ...]:
     try:
         return tuple(tensors)
     except TypeError:
@@ -398,7 +406,7 @@ def _several(operation: str, tensors: Any) -> tuple[Tensor | None, ...]:
         ) from None
 
 
-def _with_axes(x: Any, count: int) -> Any:
+def _with_axes(x: Tensor, count: int) -> Tensor:
     """Return x with leading axes of size 1, so that it has at least that many axes."""
     shape = shape_of(x)
     return x if len(shape) >= count else reshape(x, (1,) * (count - len(shape)) + shape)
@@ -523,7 +531,7 @@ def unbind(x: Any, axis: int = 0) -> tuple[Any, ...]:
     return split(x, axis).tuple()
 
 
-def fused_add_scalars(x: Any, c0: float, c1: float) -> Any:
+def fused_add_scalars(x: Tensor, c0: float, c1: float) -> Any:
     """Return a TensorTuple (x + c0, x + c1).
 
     >>> x, y = ops.fused_add_scalars(Tensor([1.0]), 10.0, 20.0)
