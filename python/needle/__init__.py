@@ -7,7 +7,6 @@ from importlib import import_module as _import_module
 from math import inf as inf
 from math import nan as nan
 from math import pi as pi
-from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 
 from needle import autograd as autograd
@@ -32,6 +31,7 @@ from needle.derivatives import *
 from needle.devices import *
 from needle.dtype import *
 from needle.elsewhere import advice as _advice
+from needle.elsewhere import publish as _publish
 from needle.gpus import Cuda as Cuda
 from needle.init import ones as ones
 from needle.init import ones_like as ones_like
@@ -105,19 +105,14 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
             return getattr(_import_module("needle.io"), _FILES[name])
         if name in ("fold_batch_norm", "functional_call"):
             return getattr(_import_module("needle.nn"), name)
-        if name == "__all__":
-            return globals().setdefault(name, _all())
+        if name == "__all__":  # PyTorch's names are a room too
+            later = *_MODULES, *_ROOMS, *_TOOLS, *_FILES, "fold_batch_norm", "functional_call"
+            pytorch = _import_module("needle.pytorch").__all__
+            _publish(globals(), "__version__", "linalg", *later, *pytorch)
+            return globals()[name]
         if not name.startswith("_") and name in _import_module("needle.pytorch").__all__:
             return globals().setdefault(name, getattr(_import_module("needle.pytorch"), name))
         raise errors.missing("needle", name, _elsewhere(name))
-
-
-def _all() -> list[str]:
-    """Return the public names: all that is here but modules, the rooms, and PyTorch's names."""
-    here = {n for n, x in globals().items() if n[0] != "_" and not isinstance(x, _ModuleType)}
-    later = {*_MODULES, *_ROOMS, *_TOOLS, *_FILES, "fold_batch_norm", "functional_call", "linalg"}
-    pytorch = _import_module("needle.pytorch").__all__
-    return sorted({"__version__", *here, *later, *pytorch} - {"TYPE_CHECKING"})
 
 
 def _elsewhere(name: str) -> str:

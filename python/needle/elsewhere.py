@@ -1,9 +1,13 @@
 """What to write in place of names that PyTorch has and Needle has not, by the place of the name.
 
-The errors about unknown names read these tables; ``""`` is the package itself.
+The errors about unknown names read these tables; ``""`` is the package itself. ``publish`` lists
+the names that a package has.
 """
 
 from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
 
 _COMPLEX = "the real and the imaginary part as two tensors; there are no complex dtypes"
 _SPECTRA = "numpy.fft of x.numpy(); there are no complex dtypes"
@@ -204,3 +208,12 @@ ELSEWHERE: dict[str, dict[str, str]] = {
 def advice(place: str, name: str) -> str:
     """Return what to write in place of a name; empty if it is not in the tables."""
     return ELSEWHERE.get(place, {}).get(name, "")
+
+
+def publish(scope: dict[str, Any], *modules: str) -> None:
+    """Give a package its ``__all__``: the public names in its scope, and those of modules.
+
+    Type checkers take for public what ``import *`` and ``import name as name`` bring to a package.
+    """
+    here = {n for n, x in scope.items() if n[0] != "_" and not isinstance(x, ModuleType)}
+    scope["__all__"] = sorted({*here, *modules} - {"TYPE_CHECKING"})

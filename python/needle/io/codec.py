@@ -50,7 +50,9 @@ RULES: dict[str, Any] = {"Kernel": update.Kernel, "Program": update.Program}
 @cache
 def _formulas() -> dict[str, Any]:
     """Return the formulas of Needle's optimizers by the name of the class."""
-    found = {name: getattr(getattr(optim, name), "formula", None) for name in optim.__all__}
+    found = {
+        name: getattr(getattr(optim, name), "formula", None) for name in vars(optim)["__all__"]
+    }
     return {name: formula for name, formula in found.items() if formula is not None}
 
 

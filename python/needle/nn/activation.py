@@ -16,6 +16,13 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = [
+    "ACTIVATIONS", "Applied", "CELU", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid",
+    "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid", "LogSoftmax", "Mish", "PReLU",
+    "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softmin", "Softplus", "Softshrink",
+    "Softsign", "Tanh", "Tanhshrink", "Threshold", "activation", "register_activation",
+]  # fmt: skip
+
 _A = TypeVar("_A", bound=Callable[..., Any])
 
 

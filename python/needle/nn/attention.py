@@ -21,6 +21,8 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = ["AttentionLayer", "MultiHeadAttention", "MultiheadAttention", "attention_weights"]
+
 # ---- the course's ------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ from needle.nn.image_norm import BatchNorm2d
 from needle.nn.module import Module
 from needle.tensors import Parameter, Tensor
 
+__all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
+
 
 class Held(tuple[Module, ...]):
     """The modules of a container: a tuple, as in the course, that can be called as a method."""

@@ -21,6 +21,10 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike, PerAxis
 
+__all__ = [
+    "Conv", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
+]  # fmt: skip
+
 PADDINGS = ("same", "valid")
 """Paddings by name."""
 

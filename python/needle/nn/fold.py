@@ -18,6 +18,8 @@ from needle.nn.module import Module, search
 from needle.nn.norm import BatchNorm1d
 from needle.tensors import Parameter
 
+__all__ = ["fold_batch_norm"]
+
 _M = TypeVar("_M", bound=Module)
 
 

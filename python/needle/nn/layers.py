@@ -22,6 +22,11 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike, Values
 
+__all__ = [
+    "Bilinear", "CosineSimilarity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding",
+    "Flatten", "Linear", "PairwiseDistance", "Residual", "Unflatten",
+]  # fmt: skip
+
 _MATMUL_BIAS = ops.MatMulBias.of()
 
 

@@ -20,6 +20,12 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import Operand, Values
 
+__all__ = [
+    "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
+    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss",
+    "NLLLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftmaxLoss", "TripletMarginLoss",
+]  # fmt: skip
+
 REDUCTIONS = ("mean", "sum", "none")
 
 

@@ -31,6 +31,8 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = ["Mismatch", "Module", "StateDict"]
+
 _M = TypeVar("_M", bound="Module")
 _P = ParamSpec("_P")
 _R = TypeVar("_R", covariant=True)

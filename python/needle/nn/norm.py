@@ -17,6 +17,8 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = ["BatchNorm1d", "LayerNorm", "LayerNorm1d", "RMSNorm"]
+
 
 class _Statistics(Module):
     """Base of layers that normalise by the statistics of the batch, or by running statistics.

@@ -16,6 +16,8 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import Values
 
+__all__ = ["PackedSequence", "pack_padded_sequence", "pad_packed_sequence"]
+
 
 class PackedSequence(NamedTuple):
     """Hold sequences of several lengths: padded to one length, and their own lengths.

@@ -18,6 +18,15 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import PerAxis
 
+__all__ = [
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d",
+    "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "Fold", "MaxPool1d",
+    "MaxPool2d", "MaxPool3d", "PixelShuffle", "PixelUnshuffle", "ReflectionPad1d",
+    "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "Unfold", "Upsample", "ZeroPad1d",
+    "ZeroPad2d",
+]  # fmt: skip
+
 
 class MaxPool2d(Module):
     """Take the largest element of each window; see ``ops.max_pool2d``.

@@ -22,6 +22,8 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike, Values
 
+__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
+
 State = Tensor | tuple[Tensor, ...] | None
 _Sequence = Tensor | PackedSequence
 

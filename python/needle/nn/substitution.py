@@ -15,6 +15,8 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import Values
 
+__all__ = ["functional_call"]
+
 
 def functional_call(
     module: Module,

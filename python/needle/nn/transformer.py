@@ -19,6 +19,11 @@ from needle.tensors import Parameter, Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = [
+    "LearnedPositions", "Transformer", "TransformerDecoderLayer", "TransformerEncoderLayer",
+    "TransformerLayer",
+]  # fmt: skip
+
 Function = Callable[[Tensor], Tensor]
 
 

@@ -3,10 +3,9 @@
 Each folder is a chapter. A module says in ``__all__`` which of its names are public.
 """
 
-import types as _types
-import typing as _typing
 from typing import TYPE_CHECKING
 
+from needle.elsewhere import publish as _publish
 from needle.ops.core.attributes import *
 from needle.ops.core.dims import speak_all as _speak_all
 from needle.ops.core.families import *
@@ -81,8 +80,4 @@ _INSIDE = {"batch_norm", "batch_norm_relu", "dilate", "meshgrid", "scatter_add",
 _speak_all(globals(), {*globals()} - _INSIDE - {"per_axis", "windows"})
 _check_all(globals())
 
-if not _typing.TYPE_CHECKING:  # type checkers know the names by the imports above
-    __all__ = [
-        name for name, value in sorted(globals().items())
-        if not name.startswith("_") and not isinstance(value, _types.ModuleType)
-    ]  # fmt: skip
+_publish(globals())

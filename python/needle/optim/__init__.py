@@ -3,34 +3,18 @@
 from typing import TYPE_CHECKING
 
 from needle.elsewhere import advice as _advice
-from needle.errors import missing
-from needle.optim import lr_scheduler, schedules
-from needle.optim.adam import Adam, AdamW, NAdam, RAdam
-from needle.optim.clip import clip_grad_norm, clip_grad_value
-from needle.optim.optimizer import Optimizer
-from needle.optim.plateau import ReduceLROnPlateau
-from needle.optim.rules import SGD, Adadelta, Adagrad, Momentum, RMSprop
-from needle.optim.schedules import (
-    Chain,
-    Constant,
-    Cosine,
-    Exponential,
-    Linear,
-    Milestones,
-    OneCycle,
-    Polynomial,
-    Restarts,
-    Schedule,
-    Step,
-    Warmup,
-)
+from needle.elsewhere import publish as _publish
+from needle.errors import missing as _missing
+from needle.optim import lr_scheduler as lr_scheduler
+from needle.optim import schedules as schedules
+from needle.optim.adam import *
+from needle.optim.clip import *
+from needle.optim.optimizer import Optimizer as Optimizer
+from needle.optim.plateau import *
+from needle.optim.rules import *
+from needle.optim.schedules import *
 
-__all__ = [
-    "Adadelta", "Adagrad", "Adam", "AdamW", "Chain", "Constant", "Cosine", "Exponential",
-    "Linear", "Milestones", "Momentum", "NAdam", "OneCycle", "Optimizer", "Polynomial", "RAdam",
-    "RMSprop", "ReduceLROnPlateau", "Restarts", "SGD", "Schedule", "Step", "Warmup",
-    "clip_grad_norm", "clip_grad_value", "lr_scheduler", "schedules",
-]  # fmt: skip
+_publish(globals(), "lr_scheduler", "schedules")
 
 _ELSEWHERE = {
     "clip_grad_norm_": "clip_grad_norm, or nn.utils.clip_grad_norm_",
@@ -42,4 +26,4 @@ _ELSEWHERE = {
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 
     def __getattr__(name):
-        raise missing("needle.optim", name, _ELSEWHERE.get(name) or _advice("optim", name))
+        raise _missing("needle.optim", name, _ELSEWHERE.get(name) or _advice("optim", name))

@@ -27,6 +27,8 @@ from needle.optim.optimizer import (
 from needle.optim.schedules import Rate
 from needle.tensors import Tensor
 
+__all__ = ["Adam", "AdamW", "NAdam", "RAdam"]
+
 
 class _Counting(Optimizer):
     """A rule that depends on how often each parameter was updated.

@@ -13,6 +13,8 @@ from needle.ops.index.row_sparse import each, elements
 from needle.ops.reduction.euclidean import GlobalNorm
 from needle.tensors import Tensor
 
+__all__ = ["clip_grad_norm", "clip_grad_value"]
+
 
 def clip_grad_norm(
     params: Iterable[Tensor] | Tensor, max_norm: float, *, error_if_nonfinite: bool = False

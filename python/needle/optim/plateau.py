@@ -12,6 +12,8 @@ from needle.ops.core.attributes import real
 from needle.optim.optimizer import Optimizer, check_state, count
 from needle.tensors import Tensor
 
+__all__ = ["ReduceLROnPlateau"]
+
 
 class ReduceLROnPlateau:
     """Multiply an optimizer's learning rates by a factor when a metric no longer improves.

@@ -14,6 +14,8 @@ from needle.optim.optimizer import Number, Numbers, Optimizer, Params
 from needle.optim.schedules import Rate
 from needle.tensors import Tensor
 
+__all__ = ["Adadelta", "Adagrad", "Momentum", "RMSprop", "SGD"]
+
 
 class SGD(Optimizer):
     """Stochastic gradient descent, by default with the course's momentum.

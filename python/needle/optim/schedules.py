@@ -19,6 +19,11 @@ from typing import Any
 from needle.errors import ArgumentError, OptionError
 from needle.ops.core.attributes import real
 
+__all__ = [
+    "Chain", "Constant", "Cosine", "Exponential", "Linear", "Milestones", "OneCycle", "Polynomial",
+    "Restarts", "Schedule", "Step", "Warmup",
+]  # fmt: skip
+
 Schedule = Callable[[int], float]
 Rate = float | Schedule
 """A number of an optimizer, or a schedule of it."""

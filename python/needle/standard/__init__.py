@@ -6,185 +6,37 @@ Complex dtypes, uint16, uint32, uint64 and the extension ``fft`` are not support
 docs/array_api.md lists the consequences.
 """
 
-from math import e, inf, nan, pi
+from math import e as e
+from math import inf as inf
+from math import nan as nan
+from math import pi as pi
 
-from needle.dtype import (
-    bfloat16,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
-from needle.dtype import bool_ as bool
-from needle.standard import linalg
-from needle.standard.creation import (
-    arange,
-    asarray,
-    empty,
-    empty_like,
-    eye,
-    from_dlpack,
-    full,
-    full_like,
-    linspace,
-    meshgrid,
-    ones,
-    ones_like,
-    tril,
-    triu,
-    zeros,
-    zeros_like,
-)
-from needle.standard.elementwise import (
-    abs,
-    acos,
-    acosh,
-    add,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    ceil,
-    clip,
-    conj,
-    copysign,
-    cos,
-    cosh,
-    divide,
-    equal,
-    exp,
-    expm1,
-    floor,
-    floor_divide,
-    greater,
-    greater_equal,
-    hypot,
-    imag,
-    isfinite,
-    isinf,
-    isnan,
-    less,
-    less_equal,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    nextafter,
-    not_equal,
-    positive,
-    pow,
-    real,
-    reciprocal,
-    remainder,
-    round,
-    sign,
-    signbit,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    subtract,
-    tan,
-    tanh,
-    trunc,
-)
-from needle.standard.inspection import (
-    __array_namespace_info__,
-    astype,
-    can_cast,
-    finfo,
-    iinfo,
-    isdtype,
-    result_type,
-)
-from needle.standard.linalg import matmul, matrix_transpose, tensordot, vecdot
-from needle.standard.manipulation import (
-    broadcast_arrays,
-    broadcast_to,
-    concat,
-    expand_dims,
-    flip,
-    moveaxis,
-    permute_dims,
-    repeat,
-    reshape,
-    roll,
-    squeeze,
-    stack,
-    take,
-    take_along_axis,
-    tile,
-    unstack,
-)
-from needle.standard.searching import (
-    argmax,
-    argmin,
-    argsort,
-    count_nonzero,
-    nonzero,
-    searchsorted,
-    sort,
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
-    where,
-)
-from needle.standard.statistics import (
-    all,
-    any,
-    cumulative_prod,
-    cumulative_sum,
-    diff,
-    max,
-    mean,
-    min,
-    prod,
-    std,
-    sum,
-    var,
-)
+from needle.dtype import bfloat16 as bfloat16
+from needle.dtype import bool_ as _bool
+from needle.dtype import float16 as float16
+from needle.dtype import float32 as float32
+from needle.dtype import float64 as float64
+from needle.dtype import int8 as int8
+from needle.dtype import int16 as int16
+from needle.dtype import int32 as int32
+from needle.dtype import int64 as int64
+from needle.dtype import uint8 as uint8
+from needle.elsewhere import publish as _publish
+from needle.standard import linalg as linalg
+from needle.standard.creation import *
+from needle.standard.elementwise import *
+from needle.standard.inspection import *
+from needle.standard.linalg import matmul as matmul
+from needle.standard.linalg import matrix_transpose as matrix_transpose
+from needle.standard.linalg import tensordot as tensordot
+from needle.standard.linalg import vecdot as vecdot
+from needle.standard.manipulation import *
+from needle.standard.searching import *
+from needle.standard.statistics import *
 
-__all__ = [
-    "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort",
-    "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bfloat16", "bitwise_and",
-    "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "bool", "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj",
-    "copysign", "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff",
-    "divide", "empty", "empty_like", "equal", "exp", "expand_dims", "expm1", "eye", "finfo",
-    "flip", "float16", "float32", "float64", "floor", "floor_divide", "from_dlpack", "full",
-    "full_like", "greater", "greater_equal", "hypot", "iinfo", "imag", "int16", "int32", "int64",
-    "int8", "isdtype", "isfinite", "isinf", "isnan", "less", "less_equal", "linalg", "linspace",
-    "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min",
-    "minimum", "moveaxis", "multiply", "negative", "newaxis", "nextafter", "nonzero", "not_equal",
-    "ones", "ones_like", "permute_dims", "positive", "pow", "prod", "real", "reciprocal",
-    "remainder", "repeat", "reshape", "result_type", "roll", "round", "searchsorted", "sign",
-    "signbit", "sin", "sinh", "sort", "sqrt", "square", "squeeze", "stack", "std", "subtract",
-    "sum", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc",
-    "uint8", "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "var",
-    "vecdot", "where", "zeros", "zeros_like",
-]  # fmt: skip
+bool = _bool
+newaxis = None
 
 __array_api_version__ = "2024.12"
-newaxis = None
+
+_publish(globals(), "linalg")

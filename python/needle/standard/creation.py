@@ -22,6 +22,11 @@ from needle.standard import operands
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = [
+    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like",
+    "linspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip
+
 _PYTHON = (bool, int, float, complex, list, tuple, range)
 
 

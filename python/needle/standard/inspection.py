@@ -18,6 +18,10 @@ from needle.standard import operands
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
+__all__ = [
+    "__array_namespace_info__", "astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type",
+]  # fmt: skip
+
 KINDS: dict[str, tuple[DType, ...]] = {
     "bool": (dtypes.bool_,),
     "signed integer": tuple(d for d in dtypes.ALL if d.kind == "i"),

@@ -10,6 +10,11 @@ from needle import executor, graph, ops
 from needle.errors import DtypeError, OptionError, ShapeError
 from needle.standard import operands
 
+__all__ = [
+    "broadcast_arrays", "broadcast_to", "concat", "expand_dims", "flip", "moveaxis", "permute_dims",
+    "repeat", "reshape", "roll", "squeeze", "stack", "take", "take_along_axis", "tile", "unstack",
+]  # fmt: skip
+
 
 def broadcast_arrays(*arrays: Any) -> list[Any]:
     """Return the tensors as views of their common shape."""

@@ -9,6 +9,11 @@ from needle.backend import kernels
 from needle.errors import ShapeError, explain, unknown
 from needle.standard import operands
 
+__all__ = [
+    "argmax", "argmin", "argsort", "count_nonzero", "nonzero", "searchsorted", "sort", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values", "where",
+]  # fmt: skip
+
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
     """Position of the first largest value; int64."""

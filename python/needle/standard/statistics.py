@@ -11,6 +11,11 @@ from needle.standard import operands
 if TYPE_CHECKING:
     from needle.typing import DTypeLike
 
+__all__ = [
+    "all", "any", "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "prod", "std",
+    "sum", "var",
+]  # fmt: skip
+
 
 def sum(x: Any, /, *, axis: Any = None, dtype: DTypeLike = None, keepdims: bool = False) -> Any:
     """Sum over axes; of integers in int64 unless a dtype is given."""

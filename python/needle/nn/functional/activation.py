@@ -12,6 +12,13 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import DTypeLike
 
+__all__ = [
+    "celu", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "gelu", "glu",
+    "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
+    "log_softmax", "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "sigmoid", "silu",
+    "softmax", "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
+]  # fmt: skip
+
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """Rectify: ``max(x, 0)``. See ``ops.ReLU``."""

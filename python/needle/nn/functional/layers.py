@@ -15,6 +15,13 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import PerAxis, Values
 
+__all__ = [
+    "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "embedding", "fold", "group_norm", "instance_norm",
+    "interpolate", "layer_norm", "linear", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle",
+    "rms_norm", "scaled_dot_product_attention", "unfold", "upsample",
+]  # fmt: skip
+
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 # ---- linear maps and tables --------------------------------------------------------

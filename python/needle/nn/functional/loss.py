@@ -12,6 +12,13 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import Values
 
+__all__ = [
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
+    "cosine_similarity", "cross_entropy", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss",
+    "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "nll_loss", "normalize",
+    "pairwise_distance", "poisson_nll_loss", "smooth_l1_loss", "triplet_margin_loss",
+]  # fmt: skip
+
 
 def cross_entropy(
     input: Tensor,

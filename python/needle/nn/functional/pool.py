@@ -12,6 +12,12 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import PerAxis
 
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+    "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+    "max_pool1d", "max_pool2d", "max_pool3d",
+]  # fmt: skip
+
 
 def _max(pool: Callable[..., Tensor], return_indices: bool, *settings: object) -> Tensor:
     if return_indices:

@@ -16,29 +16,14 @@ passed to an optimizer as its ``lr``: ``optim.Adam(params, lr=optim.Cosine(0.1, 
 
 from typing import TYPE_CHECKING
 
-from needle.errors import missing
-from needle.optim.lr_scheduler.base import LRScheduler
-from needle.optim.lr_scheduler.several import ChainedScheduler, SequentialLR
-from needle.optim.lr_scheduler.single import (
-    ConstantLR,
-    CosineAnnealingLR,
-    CosineAnnealingWarmRestarts,
-    ExponentialLR,
-    LambdaLR,
-    LinearLR,
-    MultiplicativeLR,
-    MultiStepLR,
-    OneCycleLR,
-    PolynomialLR,
-    StepLR,
-)
-from needle.optim.plateau import ReduceLROnPlateau
+from needle.elsewhere import publish as _publish
+from needle.errors import missing as _missing
+from needle.optim.lr_scheduler.base import *
+from needle.optim.lr_scheduler.several import *
+from needle.optim.lr_scheduler.single import *
+from needle.optim.plateau import ReduceLROnPlateau as ReduceLROnPlateau
 
-__all__ = [
-    "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
-    "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR",
-    "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR",
-]  # fmt: skip
+_publish(globals())
 
 _ELSEWHERE = {"CyclicLR": "LambdaLR with a function of the step", "_LRScheduler": "LRScheduler"}
 """Advice for names that PyTorch has in this module."""
@@ -47,4 +32,4 @@ _ELSEWHERE = {"CyclicLR": "LambdaLR with a function of the step", "_LRScheduler"
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 
     def __getattr__(name):
-        raise missing("needle.optim.lr_scheduler", name, _ELSEWHERE.get(name, ""))
+        raise _missing("needle.optim.lr_scheduler", name, _ELSEWHERE.get(name, ""))

@@ -11,6 +11,8 @@ from needle.errors import ArgumentError, DataError, OptionError
 from needle.optim.optimizer import Optimizer, check_state, count
 from needle.optim.schedules import Schedule
 
+__all__ = ["LRScheduler"]
+
 
 class LRScheduler:
     """Base of all schedulers. Subclasses define ``schedule`` or, as in PyTorch, ``get_lr``.

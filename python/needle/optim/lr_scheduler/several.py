@@ -10,6 +10,8 @@ from needle.errors import OptionError
 from needle.optim.lr_scheduler.base import LRScheduler, assign
 from needle.optim.optimizer import Optimizer, count
 
+__all__ = ["ChainedScheduler", "SequentialLR"]
+
 
 class _Several(LRScheduler):
     """Base of schedulers that call others."""

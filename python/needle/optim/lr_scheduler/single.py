@@ -18,6 +18,11 @@ from needle.optim.schedules import (
     Step,
 )
 
+__all__ = [
+    "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LambdaLR",
+    "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "StepLR",
+]  # fmt: skip
+
 _Piece = tuple[float, float]
 
 # ---- of one schedule -----------------------------------------------------------------
