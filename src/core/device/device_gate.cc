@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gate/gate.h"
 #include "device/port.h"
+#include "gate/arguments.h"
 
 namespace needle {
 namespace {
@@ -70,16 +70,6 @@ Array* new_array(PyObject* backend, Spec* spec, const int64_t* strides) {
   return array_over(spec, handle, strides);
 }
 
-// x under a shape that it broadcasts to, a new reference.
-PyObject* spread(Array* x, const Spec* like) {
-  if (x->spec->ndim == like->ndim &&
-      std::equal(like->shape, like->shape + like->ndim, x->spec->shape)) {
-    Py_INCREF(x);
-    return reinterpret_cast<PyObject*>(x);
-  }
-  return reinterpret_cast<PyObject*>(broadcast(x, like->ndim, like->shape));
-}
-
 // Keeps the result of a backend's method if it is a Launch; steals it.
 void remember(uint64_t what, Array* const* x, int n, const Array* out, PyObject* launch) {
   if (Py_TYPE(launch) != launch_type) {
@@ -102,17 +92,6 @@ void remember(uint64_t what, Array* const* x, int n, const Array* out, PyObject*
   for (int k = 0; k < old.n; k++) Py_DECREF(old.in[k]);
   Py_DECREF(old.out);
   Py_DECREF(old.launch);
-}
-
-// Returns the result of the backend's elementwise: None, or a Launch.
-PyObject* call_elementwise(PyObject* backend, int32_t code, Array* out, Array* const* x, int n) {
-  PyObject* args[3 + kMaxArgs] = {backend, names[code], reinterpret_cast<PyObject*>(out)};
-  bool complete = true;
-  for (int k = 0; k < n; k++) complete &= (args[3 + k] = spread(x[k], out->spec)) != nullptr;
-  PyObject* result =
-      complete ? PyObject_VectorcallMethod(elementwise_name, args, 3 + n, nullptr) : nullptr;
-  for (int k = 0; k < n; k++) Py_XDECREF(args[3 + k]);
-  return result;
 }
 
 // Memory for an array, of the port or by the device's backend.
@@ -153,24 +132,49 @@ Array* repeated(uint64_t what, Array* const* x, int n) {
   return out;
 }
 
-PyObject* backend_of(const Spec* spec) {  // a new reference
-  return spec ? PyObject_GetAttr(spec->device, backend_name) : nullptr;
+// A call of a backend's method: with a name (null: none), the result, the operands, and the axes.
+struct Call {
+  PyObject *method, *name, *axes;
+};
+
+// A new array that the backend has filled, and what it returned; null with an exception. The
+// operands are spread over shapes, `step` numbers apart, of as many axes as the result.
+Array* filled(const Call& call, const Layout& to, Array* const* x, int n, const int64_t* shapes,
+              int step, PyObject** made) {
+  PyObject* backend = PyObject_GetAttr(to.spec->device, backend_name);
+  Array* out = backend ? new_array(backend, to.spec, to.order()) : nullptr;
+  PyObject* args[4 + kMaxArgs] = {backend};
+  int count = 1;
+  if (call.name) args[count++] = call.name;
+  args[count++] = reinterpret_cast<PyObject*>(out);
+  Reference views[kMaxArgs];
+  bool complete = out;
+  for (int k = 0; complete && k < n; k++) {
+    views[k].reset(broadcast(x[k], to.spec->ndim, shapes + k * step));
+    args[count++] = reinterpret_cast<PyObject*>(views[k].array);
+    complete = views[k].array;
+  }
+  if (call.axes) args[count++] = call.axes;
+  *made = complete ? PyObject_VectorcallMethod(call.method, args, count, nullptr) : nullptr;
+  Py_XDECREF(backend);
+  if (!*made) Py_CLEAR(out);
+  return out;
 }
 
-// Steals the result of a backend's method, which is null with an exception.
-Array* finished(uint64_t what, Array* const* x, int n, Array* out, PyObject* made) {
-  if (made) {
-    remember(what, x, n, out, made);
-  } else {
-    Py_CLEAR(out);
-  }
+// The same, kept for similar operands. Gives up the layout.
+Array* result(uint64_t what, const Call& call, const Layout& to, Array* const* x, int n,
+              const int64_t* shapes, int step) {
+  PyObject* made;
+  Array* out = filled(call, to, x, n, shapes, step, &made);
+  if (out) remember(what, x, n, out, made);
+  Py_DECREF(to.spec);
   return out;
 }
 
 }  // namespace
 
 Array* empty_elsewhere(Spec* spec) {
-  PyObject* backend = backend_of(spec);
+  PyObject* backend = PyObject_GetAttr(spec->device, backend_name);
   Array* out = backend ? new_array(backend, spec, nullptr) : nullptr;
   Py_XDECREF(backend);
   return out;
@@ -180,36 +184,18 @@ Array* elementwise_elsewhere(int32_t code, bool to_bool, Array* const* x, int n)
   const uint64_t what = number_of(kElement, code, to_bool);
   Array* out = repeated(what, x, n);
   if (out || PyErr_Occurred()) return out;
-  int ndim;
-  int64_t shape[kMaxDims], strides[kMaxDims];
-  if (!fits(code, to_bool, x, n) || !broadcast_shape(x, n, &ndim, shape)) return nullptr;
+  Layout to;
   const DType type = to_bool ? kBool : x[n - 1]->spec->code;
-  Spec* spec = spec_of(type, x[0]->spec->device, ndim, shape);
-  PyObject* backend = backend_of(spec);
-  const bool reordered = backend && kept_order(x, n, spec, strides);
-  out = backend ? new_array(backend, spec, reordered ? strides : nullptr) : nullptr;
-  PyObject* made = out ? call_elementwise(backend, code, out, x, n) : nullptr;
-  out = finished(what, x, n, out, made);
-  Py_XDECREF(backend);
-  Py_XDECREF(spec);
-  return out;
+  if (!fits(code, to_bool, x, n) || !lay_out(&to, type, x, n)) return nullptr;
+  return result(what, {elementwise_name, names[code], nullptr}, to, x, n, to.spec->shape, 0);
 }
 
 Array* copy_elsewhere(Array* x, DType type, bool in_order) {
   const uint64_t what = number_of(kCopy, type, in_order);
   Array* out = repeated(what, &x, 1);
-  if (out || PyErr_Occurred()) return out;
-  int64_t strides[kMaxDims];
-  Spec* spec = spec_of(type, x->spec->device, x->spec->ndim, x->spec->shape);
-  PyObject* backend = backend_of(spec);
-  const bool reordered = backend && in_order && kept_order(&x, 1, spec, strides);
-  out = backend ? new_array(backend, spec, reordered ? strides : nullptr) : nullptr;
-  PyObject* args[3] = {backend, reinterpret_cast<PyObject*>(out), reinterpret_cast<PyObject*>(x)};
-  PyObject* made = out ? PyObject_VectorcallMethod(copy_name, args, 3, nullptr) : nullptr;
-  out = finished(what, &x, 1, out, made);
-  Py_XDECREF(backend);
-  Py_XDECREF(spec);
-  return out;
+  Layout to;
+  if (out || PyErr_Occurred() || !lay_out(&to, type, &x, 1, in_order)) return out;
+  return result(what, {copy_name, nullptr, nullptr}, to, &x, 1, to.spec->shape, 0);
 }
 
 Array* matmul_elsewhere(Array* const* x) {
@@ -225,20 +211,9 @@ Array* matmul_elsewhere(Array* const* x) {
     if (__builtin_mul_overflow(work, p.shape[i], &work)) return nullptr;
   }
   if (work >= int64_t{1} << 60) return nullptr;  // as in kernels.py, which says so
-  Spec* spec = spec_of(type, x[0]->spec->device, p.ndim, p.shape);
-  PyObject* backend = backend_of(spec);
-  out = backend ? new_array(backend, spec, nullptr) : nullptr;
-  Array* a = out ? broadcast(x[0], p.ndim, p.sizes[0]) : nullptr;
-  Array* b = a ? broadcast(x[1], p.ndim, p.sizes[1]) : nullptr;
-  PyObject* args[4] = {backend, reinterpret_cast<PyObject*>(out), reinterpret_cast<PyObject*>(a),
-                       reinterpret_cast<PyObject*>(b)};
-  PyObject* made = b ? PyObject_VectorcallMethod(matmul_name, args, 4, nullptr) : nullptr;
-  out = finished(what, x, 2, out, made);
-  Py_XDECREF(a);
-  Py_XDECREF(b);
-  Py_XDECREF(backend);
-  Py_XDECREF(spec);
-  return out;
+  const Layout to = {spec_of(type, x[0]->spec->device, p.ndim, p.shape), false, {}};
+  if (!to.spec) return nullptr;
+  return result(what, {matmul_name, nullptr, nullptr}, to, x, 2, p.sizes[0], kMaxDims);
 }
 
 Array* reduce_elsewhere(int32_t reduction, uint32_t axes, const Array* x, int ndim,
@@ -248,24 +223,21 @@ Array* reduce_elsewhere(int32_t reduction, uint32_t axes, const Array* x, int nd
   auto* in = const_cast<Array*>(x);
   Array* out = repeated(what, &in, 1);
   if (out || PyErr_Occurred()) return out;
-  int64_t kept[kMaxDims];
+  int64_t kept[kMaxDims], along[kMaxDims];
   int count = 0;
   for (int i = 0; i < x->spec->ndim; i++) {
     kept[i] = axes >> i & 1 ? 1 : x->spec->shape[i];
-    count += axes >> i & 1;
-  }
-  PyObject* along = PyTuple_New(count);
-  for (int i = x->spec->ndim - 1; along && i >= 0; i--) {
-    if (axes >> i & 1) PyTuple_SET_ITEM(along, --count, PyLong_FromLong(i));
+    if (axes >> i & 1) along[count++] = i;
   }
   const DType type = reduced_type(reduction, x->spec->code);
-  Spec* spec = along ? spec_of(type, x->spec->device, x->spec->ndim, kept) : nullptr;
-  PyObject* backend = backend_of(spec);
-  Array* whole = backend ? new_array(backend, spec, nullptr) : nullptr;
-  PyObject* args[5] = {backend, reductions[reduction], reinterpret_cast<PyObject*>(whole),
-                       reinterpret_cast<PyObject*>(in), along};
-  PyObject* made = whole ? PyObject_VectorcallMethod(reduce_name, args, 5, nullptr) : nullptr;
-  Spec* shaped = made ? spec_of(type, x->spec->device, ndim, shape) : nullptr;
+  PyObject *numbers = tuple_of(along, count), *made = nullptr;
+  const Layout to = {spec_of(type, x->spec->device, x->spec->ndim, kept), false, {}};
+  Array* whole = nullptr;
+  if (numbers && to.spec) {
+    whole =
+        filled({reduce_name, reductions[reduction], numbers}, to, &in, 1, x->spec->shape, 0, &made);
+  }
+  Spec* shaped = whole ? spec_of(type, x->spec->device, ndim, shape) : nullptr;
   out = shaped ? array_view(whole, shaped, 0, nullptr) : nullptr;
   if (out) {
     remember(what, &in, 1, out, made);
@@ -273,9 +245,8 @@ Array* reduce_elsewhere(int32_t reduction, uint32_t axes, const Array* x, int nd
     Py_XDECREF(made);
   }
   Py_XDECREF(whole);
-  Py_XDECREF(backend);
-  Py_XDECREF(spec);
-  Py_XDECREF(along);
+  Py_XDECREF(to.spec);
+  Py_XDECREF(numbers);
   return out;
 }
 

@@ -1,5 +1,6 @@
 // Results of ops on native arrays, for the common cases, without tensors, graph or Python.
 #include "gate/gate.h"
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -23,13 +24,16 @@ bool run_plan(const Plan& plan, void* const* buffers, int n, int64_t elements, i
   return found == -1 || (found >= 0 && !(traits & kChecked));
 }
 
-bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
+namespace {
+
+// The shape that all axes but the last ones broadcast to, of which `rest` are left out.
+bool broadcast_shape(Array* const* x, int n, int rest, int* ndim, int64_t* shape) {
   *ndim = 0;
-  for (int k = 0; k < n; k++) *ndim = x[k]->spec->ndim > *ndim ? x[k]->spec->ndim : *ndim;
+  for (int k = 0; k < n; k++) *ndim = std::max(*ndim, x[k]->spec->ndim - rest);
   for (int i = 0; i < *ndim; i++) {
     int64_t size = 1;
     for (int k = 0; k < n; k++) {
-      const int j = i - (*ndim - x[k]->spec->ndim);
+      const int j = i - (*ndim - (x[k]->spec->ndim - rest));
       const int64_t own = j < 0 ? 1 : x[k]->spec->shape[j];
       if (own == 1 || own == size) continue;
       if (size != 1) return false;
@@ -40,8 +44,7 @@ bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape) {
   return true;
 }
 
-// Dense strides in the memory order of the first operand of full shape, so that images that lie
-// channels-last stay so. False: C order.
+// Dense strides in the memory order of the first operand of full shape. False: C order.
 bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
   for (int k = 0; k < n; k++) {
     if (x[k]->spec->ndim != spec->ndim ||
@@ -70,7 +73,29 @@ bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides) {
   return false;
 }
 
+}  // namespace
+
+bool lay_out(Layout* out, DType type, Array* const* x, int n, bool in_order) {
+  int ndim;
+  int64_t shape[kMaxDims];
+  if (!broadcast_shape(x, n, 0, &ndim, shape)) return false;
+  out->spec = spec_of(type, x[0]->spec->device, ndim, shape);
+  out->reordered = out->spec && in_order && kept_order(x, n, out->spec, out->strides);
+  return out->spec;
+}
+
 namespace {
+
+Operand operand(const Layout& x) {
+  return {x.spec->code, x.spec->ndim, x.spec->shape, x.reordered ? x.strides : x.spec->strides};
+}
+
+Array* array_of(const Layout& out) {
+  Storage* storage = storage_new(out.spec->size * kItemSize[out.spec->code]);
+  if (!storage) return nullptr;
+  Py_INCREF(out.spec);
+  return array_new(out.spec, storage, 0, out.order());
+}
 
 constexpr uint32_t FLOATS = 0xF, INTEGERS = 0x1F0, NUMBERS = FLOATS | INTEGERS;
 constexpr uint32_t INTEGRAL = INTEGERS | 1 << kBool, ALL = NUMBERS | 1 << kBool;
@@ -113,28 +138,22 @@ struct Broadcast {
   DType out_type;
   int n;
   Spec* in[kMaxArgs];
-  Spec* out;
-  bool reordered;
-  int64_t out_strides[kMaxDims];
+  Layout out;
   Plan plan;
 };
 
 bool plan_broadcast(Broadcast* plan, Array* const* x) {
-  int ndim;
-  int64_t shape[kMaxDims], strides[kMaxArgs][kMaxDims];
-  if (!broadcast_shape(x, plan->n, &ndim, shape)) return false;
-  plan->out = spec_of(plan->out_type, x[0]->spec->device, ndim, shape);
-  if (!plan->out) return false;
+  int64_t strides[kMaxArgs][kMaxDims];
+  if (!lay_out(&plan->out, plan->out_type, x, plan->n)) return false;
+  const Spec* out = plan->out.spec;
   Operand operands[kMaxArgs];
   for (int k = 0; k < plan->n; k++) {
-    broadcast_strides(x[k], ndim, shape, strides[k]);
-    operands[k] = {x[k]->spec->code, ndim, shape, strides[k]};
+    broadcast_strides(x[k], out->ndim, out->shape, strides[k]);
+    operands[k] = {x[k]->spec->code, out->ndim, out->shape, strides[k]};
   }
-  plan->reordered = kept_order(x, plan->n, plan->out, plan->out_strides);
-  const int64_t* layout = plan->reordered ? plan->out_strides : plan->out->strides;
-  const Operand out = {plan->out_type, ndim, plan->out->shape, layout};
-  if (!kernels->plan_elementwise(&plan->plan, plan->code, out, operands, plan->n)) return true;
-  Py_CLEAR(plan->out);
+  const Operand result = operand(plan->out);
+  if (!kernels->plan_elementwise(&plan->plan, plan->code, result, operands, plan->n)) return true;
+  Py_CLEAR(plan->out.spec);
   return false;
 }
 
@@ -142,23 +161,20 @@ uint64_t replaced;  // how many kept plans gave way to others
 
 Array* run_broadcast(const Broadcast& plan, Array* const* x) {
   const uint64_t before = replaced;
-  Storage* storage = storage_new(plan.out->size * kItemSize[plan.out_type]);
-  if (!storage) return nullptr;
-  Py_INCREF(plan.out);
-  Array* out = array_new(plan.out, storage, 0, plan.reordered ? plan.out_strides : nullptr);
+  Array* out = array_of(plan.out);
   if (!out) return nullptr;
   if (replaced != before) {  // a new object lets the collector run, and with it any Python
     Py_DECREF(out);
     return nullptr;
   }
-  void* buffers[kMaxArgs + 1] = {storage->data};
-  bool same = !plan.reordered;
+  void* buffers[kMaxArgs + 1] = {out->storage->data};
+  bool same = !plan.out.reordered;
   for (int k = 0; k < plan.n; k++) {
     buffers[k + 1] = address(x[k]);
-    same &= !x[k]->strides && (x[k]->spec == plan.out || x[k]->spec->size != plan.out->size);
+    same &= !x[k]->strides && (x[k]->spec == out->spec || x[k]->spec->size != out->spec->size);
   }
   const int32_t traits = same ? kSameView : 0;
-  if (run_plan(plan.plan, buffers, plan.n + 1, plan.out->size, traits)) return out;
+  if (run_plan(plan.plan, buffers, plan.n + 1, out->spec->size, traits)) return out;
   Py_DECREF(out);
   return nullptr;
 }
@@ -168,9 +184,9 @@ Array* run_broadcast(const Broadcast& plan, Array* const* x) {
 Broadcast recent[64];
 
 void forget(Broadcast* known) {
-  if (!known->out) return;
+  if (!known->out.spec) return;
   for (int k = 0; k < known->n; k++) Py_DECREF(known->in[k]);
-  Py_CLEAR(known->out);
+  Py_CLEAR(known->out.spec);
 }
 
 Array* elementwise_strided(int32_t code, DType out_type, Array* const* x, int n) {
@@ -181,8 +197,8 @@ Array* elementwise_strided(int32_t code, DType out_type, Array* const* x, int n)
     hash = (hash ^ reinterpret_cast<size_t>(x[k]->spec) >> 4) * 0x9E3779B97F4A7C15;
   }
   Broadcast* known = &recent[hash >> 58];
-  bool hit =
-      dense && known->out && known->code == code && known->out_type == out_type && known->n == n;
+  bool hit = dense && known->out.spec && known->code == code && known->out_type == out_type &&
+             known->n == n;
   for (int k = 0; k < n; k++) hit = hit && known->in[k] == x[k]->spec;
   if (hit) return run_broadcast(*known, x);
   Broadcast plan;
@@ -191,8 +207,8 @@ Array* elementwise_strided(int32_t code, DType out_type, Array* const* x, int n)
   plan.n = n;
   if (!plan_broadcast(&plan, x)) return nullptr;
   Array* out = run_broadcast(plan, x);
-  if (!dense || plan.out->size >= kRelease) {
-    Py_DECREF(plan.out);
+  if (!dense || plan.out.spec->size >= kRelease) {
+    Py_DECREF(plan.out.spec);
     return out;
   }
   replaced++;
@@ -277,24 +293,15 @@ bool copy_into(Array* out, const Array* x) {
 
 Array* copy_of(Array* x, DType type, bool in_order) {
   if (!x->storage) return copy_elsewhere(x, type, in_order);
-  const Spec* in = x->spec;
-  Spec* spec = spec_of(type, in->device, in->ndim, in->shape);
-  if (!spec) return nullptr;
-  int64_t strides[kMaxDims];
-  const bool reordered = in_order && kept_order(&x, 1, spec, strides);
-  const Operand out = {type, in->ndim, in->shape, reordered ? strides : spec->strides};
+  Layout to;
+  if (!lay_out(&to, type, &x, 1, in_order)) return nullptr;
   Plan plan;
-  const bool known = !kernels->plan_copy(&plan, out, operand(x));
-  Storage* storage = known ? storage_new(spec->size * kItemSize[type]) : nullptr;
-  if (!storage) {
-    Py_DECREF(spec);
-    return nullptr;
-  }
-  Array* made = array_new(spec, storage, 0, reordered ? strides : nullptr);
+  Array* made = kernels->plan_copy(&plan, operand(to), operand(x)) ? nullptr : array_of(to);
+  Py_DECREF(to.spec);
   if (!made) return nullptr;
-  void* buffers[2] = {storage->data, address(x)};
-  const bool plain = type == in->code && !x->strides && !reordered;
-  if (run_plan(plan, buffers, in->size, plain ? kSameView | kCopies : 0)) return made;
+  void* buffers[2] = {made->storage->data, address(x)};
+  const bool plain = type == x->spec->code && !x->strides && !to.reordered;
+  if (run_plan(plan, buffers, x->spec->size, plain ? kSameView | kCopies : 0)) return made;
   Py_DECREF(made);
   return nullptr;
 }
@@ -396,21 +403,12 @@ bool fit(Product* p, Array* const* x) {
   const Spec *left = x[0]->spec, *right = x[1]->spec;
   if (left->code != right->code || left->ndim < 2 || right->ndim < 2) return false;
   if (left->shape[left->ndim - 1] != right->shape[right->ndim - 2]) return false;
-  p->ndim = left->ndim > right->ndim ? left->ndim : right->ndim;
-  for (int i = 0; i < p->ndim - 2; i++) {
-    int64_t size = 1;
-    for (int k = 0; k < 2; k++) {
-      const int j = i - (p->ndim - x[k]->spec->ndim);
-      const int64_t own = j < 0 ? 1 : x[k]->spec->shape[j];
-      if (own == 1 || own == size) continue;
-      if (size != 1) return false;
-      size = own;
-    }
-    p->shape[i] = p->sizes[0][i] = p->sizes[1][i] = size;
-  }
+  if (!broadcast_shape(x, 2, 2, &p->ndim, p->shape)) return false;
+  p->ndim += 2;
   for (int k = 0; k < 2; k++) {
     const Spec* spec = x[k]->spec;
-    for (int i = 1; i <= 2; i++) p->sizes[k][p->ndim - i] = spec->shape[spec->ndim - i];
+    std::copy_n(p->shape, p->ndim - 2, p->sizes[k]);
+    std::copy_n(spec->shape + spec->ndim - 2, 2, p->sizes[k] + p->ndim - 2);
     broadcast_strides(x[k], p->ndim, p->sizes[k], p->strides[k]);
   }
   p->shape[p->ndim - 2] = p->sizes[0][p->ndim - 2];

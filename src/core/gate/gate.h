@@ -40,8 +40,17 @@ bool fits(int32_t code, bool to_bool, Array* const* x, int n);
 bool elementwise_into(Array* out, int32_t code, Array* const* x, int n);
 bool copy_into(Array* out, const Array* x);
 bool reduce_into(Array* out, int32_t reduction, uint32_t axes, const Array* x, double factor);
-bool broadcast_shape(Array* const* x, int n, int* ndim, int64_t* shape);
-bool kept_order(Array* const* x, int n, const Spec* spec, int64_t* strides);  // false: C order
+
+// Where a result lies: its spec, which is owned, and its strides if it is not in C order.
+struct Layout {
+  Spec* spec;
+  bool reordered;
+  int64_t strides[kMaxDims];
+  const int64_t* order() const { return reordered ? strides : nullptr; }
+};
+// That of elementwise work: the shape that operands broadcast to, in the memory order of the first
+// one of this shape, so that images that lie channels-last stay so. False: they do not broadcast.
+bool lay_out(Layout* out, DType type, Array* const* x, int n, bool in_order = true);
 
 // The same on arrays of one device that has a Port, by its backend. Null with an
 // exception that the backend raised; without one: ask the definition.
