@@ -32,6 +32,9 @@ Values: TypeAlias = "Operand | Sequence[Values]"
 Index: TypeAlias = "Operand | slice | EllipsisType | None | Sequence[Index]"
 """What stands in the brackets of ``x[...]``."""
 
+Axes: TypeAlias = int | Sequence[int] | None
+"""One axis, several, or None for all."""
+
 DeviceLike: TypeAlias = Device | str | None
 """A device, or its name; None stands for the default device."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from needle.ops.shape.tuples import joined
 from needle.standard import operands
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike, DTypeLike, Tensor
 
 __all__ = [
     "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like",
@@ -32,7 +32,7 @@ _PYTHON = (bool, int, float, complex, list, tuple, range)
 
 def asarray(
     obj: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None, copy: bool | None = None
-) -> Any:
+) -> Tensor:
     """Return a tensor of the values of obj; a tensor stays part of its graph, in a list too.
 
     For dtype None bools, integers and floats of Python become bool, int64 and the default float;
@@ -58,14 +58,14 @@ def asarray(
         if isinstance(obj, _PYTHON) and not hasattr(obj, "dtype"):  # NumPy's float64 is a float
             return _of_python(obj, dtype, device, copy)
         return _of_foreign(obj, dtype, device, copy)
-    out = obj if dtype is None else ops.astype(obj, dtype)
+    out: Any = obj if dtype is None else ops.astype(obj, dtype)
     out = out if device is None else ops.to_device(out, device)
     if out is not obj and copy is False:
         raise OptionError(f"asarray: {obj.spec} cannot become {out.spec} without a copy")
     return ops.copy(obj) if copy and out is obj else out
 
 
-def _of_python(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | None) -> Any:
+def _of_python(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | None) -> Tensor:
     if copy is False:
         raise OptionError("asarray: Python numbers have no memory to share; copy is False")
     values = read(_numbers, obj)
@@ -101,14 +101,14 @@ def _numbers(obj: Any) -> Any:
     raise _not_numbers(obj)
 
 
-def _not_numbers(obj: Any) -> DtypeError:
+def _not_numbers(obj: object) -> DtypeError:
     return DtypeError(
         f"asarray: {type(obj).__name__} {obj!r:.60} is not made of numbers\n"
         "  rule: bools, integers and floats, nested sequences and arrays of these"
     )
 
 
-def _of_foreign(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | None) -> Any:
+def _of_foreign(obj: object, dtype: DTypeLike, device: DeviceLike, copy: bool | None) -> Tensor:
     """Return the values of a foreign array, without a copy if possible."""
     foreign = obj if hasattr(obj, "__dlpack__") else np.asarray(obj)
     if isinstance(foreign, np.ndarray):
@@ -126,7 +126,7 @@ def _of_foreign(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | Non
     return ops.astype(out, dtype)
 
 
-def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: object, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """Return a tensor over the memory of another library's array. See ``needle.from_dlpack``."""
     if device is None and isinstance(x, graph.TensorBase):
         device = x.spec.device
@@ -141,7 +141,7 @@ def arange(
     *,
     dtype: DTypeLike = None,
     device: DeviceLike = None,
-) -> Any:
+) -> Tensor:
     """Return start, start + step, ... below stop. See ``ops.arange``.
 
     Raises:
@@ -184,7 +184,7 @@ def linspace(
     dtype: DTypeLike = None,
     device: DeviceLike = None,
     endpoint: bool = True,
-) -> Any:
+) -> Tensor:
     """Return ``num`` evenly spaced numbers from start to stop.
 
     Raises:
@@ -209,7 +209,7 @@ def eye(
     k: int = 0,
     dtype: DTypeLike = None,
     device: DeviceLike = None,
-) -> Any:
+) -> Tensor:
     """Return a matrix with ones on diagonal k.
 
     Raises:
@@ -222,61 +222,73 @@ def eye(
         return ops.eye(rows, columns, k=k, dtype=dtype, device=device)
 
 
-def empty(shape: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
+def empty(
+    shape: int | Sequence[int], *, dtype: DTypeLike = None, device: DeviceLike = None
+) -> Tensor:
     """Return a tensor whose values are not set."""
     return ops.empty(shape, dtype=dtype, device=device)
 
 
-def zeros(shape: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
+def zeros(
+    shape: int | Sequence[int], *, dtype: DTypeLike = None, device: DeviceLike = None
+) -> Tensor:
     """Return a tensor of zeros."""
     return ops.zeros(shape, dtype=dtype, device=device)
 
 
-def ones(shape: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
+def ones(
+    shape: int | Sequence[int], *, dtype: DTypeLike = None, device: DeviceLike = None
+) -> Tensor:
     """Return a tensor of ones."""
     return ops.ones(shape, dtype=dtype, device=device)
 
 
-def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
+def full(
+    shape: int | Sequence[int],
+    fill_value: float,
+    *,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+) -> Tensor:
     """Return a tensor of one value."""
     operands.number("full", fill_value)
     return ops.full(shape, fill_value, dtype=dtype, device=device)
 
 
-def empty_like(x: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
+def empty_like(x: Tensor, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return a tensor like x whose values are not set."""
     return ops.empty_like(operands.tensor(x), dtype=dtype, device=device)
 
 
-def zeros_like(x: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
+def zeros_like(x: Tensor, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return zeros like x."""
     return ops.zeros_like(operands.tensor(x), dtype=dtype, device=device)
 
 
-def ones_like(x: Any, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Any:
+def ones_like(x: Tensor, /, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return ones like x."""
     return ops.ones_like(operands.tensor(x), dtype=dtype, device=device)
 
 
 def full_like(
-    x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: DeviceLike = None
-) -> Any:
+    x: Tensor, /, fill_value: float, *, dtype: DTypeLike = None, device: DeviceLike = None
+) -> Tensor:
     """Return a tensor of one value like x."""
     x = operands.tensor(x)
     operands.number("full_like", fill_value)
     return ops.full_like(x, fill_value, dtype=dtype, device=device)
 
 
-def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Return the coordinates of a grid over vectors, one tensor per axis."""
     return ops.meshgrid(*arrays, indexing=indexing)
 
 
-def tril(x: Any, /, *, k: int = 0) -> Any:
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Keep the elements on and below diagonal k of the last two axes; set the others to 0."""
     return ops.tril(x, k)
 
 
-def triu(x: Any, /, *, k: int = 0) -> Any:
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Keep the elements on and above diagonal k of the last two axes; set the others to 0."""
     return ops.triu(x, k)

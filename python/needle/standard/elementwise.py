@@ -7,11 +7,14 @@ for floating dtypes only are cast to the default float.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from needle import graph, ops
 from needle.errors import DtypeError, explain
 from needle.standard import operands
+
+if TYPE_CHECKING:
+    from needle.typing import Operand, Tensor
 
 __all__ = [
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
@@ -25,17 +28,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _unary(function: Callable[..., Any], name: str = "") -> Callable[[Any], Any]:
+def _unary(function: Callable[..., Tensor], name: str = "") -> Callable[[Tensor], Tensor]:
     """Return an op's function with the standard's signature and name."""
 
-    def call(x: Any, /) -> Any:
+    def call(x: Tensor, /) -> Tensor:
         return function(x)
 
     return _named(call, function, name)
 
 
-def _binary(function: Callable[..., Any], name: str = "") -> Callable[[Any, Any], Any]:
-    def call(x1: Any, x2: Any, /) -> Any:
+def _binary(
+    function: Callable[..., Tensor], name: str = ""
+) -> Callable[[Operand, Operand], Tensor]:
+    def call(x1: Operand, x2: Operand, /) -> Tensor:
         return function(x1, x2)
 
     return _named(call, function, name)
@@ -81,19 +86,19 @@ bitwise_left_shift, bitwise_right_shift = map(
 )
 
 
-def positive(x: Any, /) -> Any:
+def positive(x: Tensor, /) -> Tensor:
     """Return x itself."""
     return operands.tensor(x)
 
 
-def signbit(x: Any, /) -> Any:
+def signbit(x: Tensor, /) -> Tensor:
     """Whether the sign bit is set: of negative numbers, -0.0 and NaNs with that bit; bool."""
     if operands.tensor(x).dtype.kind == "f":
         return ops.less(ops.copysign(1.0, x), 0.0)
     return ops.less(x, 0)
 
 
-def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
+def clip(x: Tensor, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """Limit x to [min, max], in the dtype of x; None leaves that side open.
 
     Args:
@@ -112,7 +117,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
     return ops.astype(ops.clip(x, min, max), x.dtype)
 
 
-def _check_limit(x: Any, limit: Any, name: str) -> None:
+def _check_limit(x: Tensor, limit: Any, name: str) -> None:
     """Refuse limits that the dtype of x would truncate, and limits that are not numbers."""
     if limit is None or isinstance(limit, (bool, int)):
         return
@@ -131,16 +136,16 @@ def _check_limit(x: Any, limit: Any, name: str) -> None:
 # The complex functions are defined for real numbers too.
 
 
-def real(x: Any, /) -> Any:
+def real(x: Tensor, /) -> Tensor:
     """Return x itself: the real part of a real number."""
     return operands.tensor(x)
 
 
-def imag(x: Any, /) -> Any:
+def imag(x: Tensor, /) -> Tensor:
     """Return zeros: the imaginary part of a real number."""
     return ops.zeros_like(operands.tensor(x))
 
 
-def conj(x: Any, /) -> Any:
+def conj(x: Tensor, /) -> Tensor:
     """Return x itself: the conjugate of a real number."""
     return operands.tensor(x)

@@ -16,7 +16,7 @@ from needle.ops.core.operands import default_float
 from needle.standard import operands
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike, DTypeLike, Operand, Tensor
 
 __all__ = [
     "__array_namespace_info__", "astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type",
@@ -41,20 +41,22 @@ def _dtype_of(x: Any) -> DType:
     return x.spec.dtype if isinstance(x, graph.TensorBase) else as_dtype(x)
 
 
-def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: DeviceLike = None) -> Any:
+def astype(
+    x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: DeviceLike = None
+) -> Tensor:
     """Return x in another dtype, on another device if asked; x itself only without ``copy``."""
     out = ops.astype(operands.tensor(x), dtype)
     out = out if device is None else ops.to_device(out, device)
     return ops.copy(x) if copy and out is x else out
 
 
-def can_cast(from_: Any, to: Any, /) -> bool:
+def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
     """Return whether a dtype (or that of a tensor) promotes to another one."""
     target = as_dtype(to)
     return dtypes.promote(_dtype_of(from_), target) is target
 
 
-def isdtype(dtype: DTypeLike, kind: Any) -> bool:
+def isdtype(dtype: DTypeLike, kind: str | DType | tuple[str | DType, ...] | None) -> bool:
     """Return whether a dtype is of a kind: a dtype, a name of ``KINDS``, or a tuple of them.
 
     Raises:
@@ -69,7 +71,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     return as_dtype(dtype) is as_dtype(kind)
 
 
-def result_type(*arrays_and_dtypes: Any) -> DType:
+def result_type(*arrays_and_dtypes: Operand | DTypeLike) -> DType:
     """Return the dtype that tensors, dtypes and Python numbers promote to.
 
     Raises:
@@ -108,7 +110,7 @@ class IntegerInfo:
     dtype: DType
 
 
-def finfo(type: Any, /) -> FloatInfo:
+def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
     """Return the limits of a floating dtype, or that of a tensor.
 
     Raises:
@@ -128,7 +130,7 @@ def finfo(type: Any, /) -> FloatInfo:
     return FloatInfo(8 * kind.itemsize, *limits, kind)
 
 
-def iinfo(type: Any, /) -> IntegerInfo:
+def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
     """Return the limits of an integer dtype, or that of a tensor.
 
     Raises:
@@ -144,7 +146,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
 class Info:
     """The capabilities of the namespace: the standard's inspection API."""
 
-    def capabilities(self) -> dict[str, Any]:
+    def capabilities(self) -> dict[str, object]:
         """Return which optional behaviour is supported."""
         return {
             "boolean indexing": True,
@@ -165,7 +167,12 @@ class Info:
             "indexing": dtypes.int64,
         }
 
-    def dtypes(self, *, device: DeviceLike = None, kind: Any = None) -> dict[str, DType]:
+    def dtypes(
+        self,
+        *,
+        device: DeviceLike = None,
+        kind: str | DType | tuple[str | DType, ...] | None = None,
+    ) -> dict[str, DType]:
         """Return the dtypes of the standard, by name: all, or those of a kind (or a tuple)."""
         devices.as_device(device)
         chosen = [d for d in dtypes.ALL if d not in BEYOND]

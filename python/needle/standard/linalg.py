@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from needle import ops
 from needle.backend.axes import axes_of, integer, normalise_axis
@@ -12,20 +13,20 @@ from needle.ops.core.dims import speak_all
 from needle.standard import operands
 
 if TYPE_CHECKING:
-    from needle.typing import DTypeLike
+    from needle.typing import Axes, DTypeLike, Operand, Tensor
 
 
-def matmul(x1: Any, x2: Any, /) -> Any:
+def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Matrix product; a one-dimensional operand is a row (left) or a column."""
     return ops.matmul(x1, x2)
 
 
-def matrix_transpose(x: Any, /) -> Any:
+def matrix_transpose(x: Tensor, /) -> Tensor:
     """Swap the last two axes."""
     return ops.transpose(x)
 
 
-def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
+def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] = 2) -> Tensor:
     """Sum of products over axes of x1 and axes of x2.
 
     Args:
@@ -57,29 +58,29 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     return ops.tensordot(x1, x2, (pairs[0], pairs[1]))
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Sum of the products along an axis; the other axes broadcast."""
     return ops.vecdot(x1, x2, axis)
 
 
-def outer(x1: Any, x2: Any, /) -> Any:
+def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     """All products of the elements of two vectors."""
     return ops.outer(x1, x2)
 
 
-def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     """A diagonal of the last two axes, a view."""
     return ops.diagonal(operands.tensor(x), offset)
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: DTypeLike = None) -> Any:
+def trace(x: Tensor, /, *, offset: int = 0, dtype: DTypeLike = None) -> Tensor:
     """The sum of a diagonal of the last two axes; of integers in int64 unless told otherwise."""
     x = operands.tensor(x)
     out = ops.trace(x if dtype is None else ops.astype(x, dtype), offset)
     return out if dtype is None else ops.astype(out, dtype)
 
 
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Cross product of vectors of three elements along an axis; the other axes broadcast.
 
     Raises:
@@ -104,7 +105,9 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 # ---- norms -------------------------------------------------------------------------
 
 
-def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: float = 2) -> Any:
+def vector_norm(
+    x: Tensor, /, *, axis: Axes = None, keepdims: bool = False, ord: float = 2
+) -> Tensor:
     """The length of vectors: (sum |x| ** ord) ** (1 / ord) over axes, all for None.
 
     Its derivative at 0 is 0.
@@ -119,8 +122,13 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
 
 
 def norm(
-    x: Any, ord: Any = None, axes: Any = None, keepdims: bool = False, *, axis: Any = None
-) -> Any:
+    x: Tensor,
+    ord: float | str | None = None,
+    axes: Axes = None,
+    keepdims: bool = False,
+    *,
+    axis: Axes = None,
+) -> Tensor:
     """A norm of vectors or matrices; beyond the standard, as in NumPy and PyTorch.
 
     Without ord it is the root of the sum of squares over axes, all for None. With ord it is
@@ -155,7 +163,7 @@ def norm(
     return ops.expand_dims(out, places) if keepdims else out
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Tensor:
     """A norm of matrices.
 
     Args:
@@ -189,59 +197,59 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
 class Eigh(NamedTuple):
     """Eigenvalues in ascending order, and eigenvectors as columns."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class QR(NamedTuple):
     """Orthogonal columns, and an upper triangle."""
 
-    Q: Any
-    R: Any
+    Q: Tensor
+    R: Tensor
 
 
 class SVD(NamedTuple):
     """x = U @ diag(S) @ Vh."""
 
-    U: Any
-    S: Any
-    Vh: Any
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
 
 
 class SignedLogDeterminant(NamedTuple):
     """The sign of the determinant, and the logarithm of its absolute value."""
 
-    sign: Any
-    logabsdet: Any
+    sign: Tensor
+    logabsdet: Tensor
 
 
-def cholesky(x: Any, /, *, upper: bool = False) -> Any:
+def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """The triangular factor of symmetric positive definite matrices."""
     lower = ops.cholesky(x)
     return ops.transpose(lower) if upper else lower
 
 
-def det(x: Any, /) -> Any:
+def det(x: Tensor, /) -> Tensor:
     """The determinant of matrices."""
     return ops.det(x)
 
 
-def eigh(x: Any, /) -> Eigh:
+def eigh(x: Tensor, /) -> Eigh:
     """Eigenvalues and eigenvectors of symmetric matrices; the lower triangle is read."""
     return Eigh(*ops.eigh(x))
 
 
-def eigvalsh(x: Any, /) -> Any:
+def eigvalsh(x: Tensor, /) -> Tensor:
     """Eigenvalues of symmetric matrices; the lower triangle is read."""
     return ops.eigh(x)[0]
 
 
-def inv(x: Any, /) -> Any:
+def inv(x: Tensor, /) -> Tensor:
     """The inverse of matrices."""
     return ops.inv(x)
 
 
-def matrix_power(x: Any, n: int, /) -> Any:
+def matrix_power(x: Tensor, n: int, /) -> Tensor:
     """x multiplied by itself n times; the inverse for negative n, the identity for 0.
 
     Raises:
@@ -257,7 +265,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
     return _power(x, n)
 
 
-def _power(x: Any, n: int) -> Any:
+def _power(x: Tensor, n: int) -> Tensor:
     if n < 0:
         return _power(ops.inv(x), -n)
     if n == 0:
@@ -270,17 +278,17 @@ def _power(x: Any, n: int) -> Any:
     return ops.matmul(out, x) if n % 2 else out
 
 
-def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
+def matrix_rank(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
     """The number of singular values that are larger than rtol times the largest; int64."""
     return ops.summation(ops.significant(svdvals(x), x.shape, rtol), -1)
 
 
-def pinv(x: Any, /, *, rtol: Any = None) -> Any:
+def pinv(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
     """The pseudo-inverse of matrices. See ``ops.pinv``."""
     return ops.pinv(x, rtol)
 
 
-def qr(x: Any, /, *, mode: str = "reduced") -> QR:
+def qr(x: Tensor, /, *, mode: str = "reduced") -> QR:
     """Orthogonal columns Q and an upper triangle R with Q @ R = x.
 
     Raises:
@@ -291,19 +299,19 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QR:
     return QR(*ops.qr(x, mode == "complete"))
 
 
-def slogdet(x: Any, /) -> SignedLogDeterminant:
+def slogdet(x: Tensor, /) -> SignedLogDeterminant:
     """The sign of the determinant, and the logarithm of its absolute value."""
     return SignedLogDeterminant(*ops.slogdet(x))
 
 
-def solve(x1: Any, x2: Any, /) -> Any:
+def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The solution of x1 @ x = x2, for a vector or matrices x2."""
     return ops.solve(x1, x2)
 
 
 def solve_triangular(
-    a: Any, b: Any, /, *, upper: bool = False, left: bool = True, unitriangular: bool = False
-) -> Any:
+    a: Tensor, b: Tensor, /, *, upper: bool = False, left: bool = True, unitriangular: bool = False
+) -> Tensor:
     """The solution of a @ x = b for a triangular matrix a; beyond the standard.
 
     See ``ops.solve_triangular``.
@@ -311,12 +319,12 @@ def solve_triangular(
     return ops.solve_triangular(a, b, upper=upper, left=left, unit=unitriangular)
 
 
-def svd(x: Any, /, *, full_matrices: bool = True) -> SVD:
+def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVD:
     """Singular value decomposition."""
     return SVD(*ops.svd(x, full_matrices))
 
 
-def svdvals(x: Any, /) -> Any:
+def svdvals(x: Tensor, /) -> Tensor:
     """The singular values of matrices, in descending order."""
     return ops.svd(x, False)[1]
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from needle import graph
 from needle.backend.axes import normalise_axis
 from needle.backend.ndarray import NDArray
 from needle.errors import DtypeError, ShapeError, no_tensor
 
+if TYPE_CHECKING:
+    from needle.typing import Tensor
 
-def tensor(x: Any) -> Any:
+
+def tensor(x: Tensor | NDArray) -> Tensor:
     """Return x, which must be a tensor; an NDArray becomes one.
 
     Raises:
@@ -23,7 +26,7 @@ def tensor(x: Any) -> Any:
     raise no_tensor(x)
 
 
-def number(name: str, x: Any) -> Any:
+def number(name: str, x: object) -> bool | int | float:
     """Return a real number of any kind, or a tensor without axes, as a Python number.
 
     Raises:
@@ -41,7 +44,7 @@ def number(name: str, x: Any) -> Any:
     return found
 
 
-def axis_of(name: str, x: Any, axis: Any) -> int:
+def axis_of(name: str, x: Tensor, axis: int) -> int:
     """Return an axis of x, counted from the first one.
 
     Raises:

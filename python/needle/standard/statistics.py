@@ -9,7 +9,7 @@ from needle.errors import ShapeError
 from needle.standard import operands
 
 if TYPE_CHECKING:
-    from needle.typing import DTypeLike
+    from needle.typing import Axes, DTypeLike, Tensor
 
 __all__ = [
     "all", "any", "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "prod", "std",
@@ -17,47 +17,55 @@ __all__ = [
 ]  # fmt: skip
 
 
-def sum(x: Any, /, *, axis: Any = None, dtype: DTypeLike = None, keepdims: bool = False) -> Any:
+def sum(
+    x: Tensor, /, *, axis: Axes = None, dtype: DTypeLike = None, keepdims: bool = False
+) -> Tensor:
     """Sum over axes; of integers in int64 unless a dtype is given."""
     return ops.summation(x, axis, keepdims, dtype=dtype)
 
 
-def prod(x: Any, /, *, axis: Any = None, dtype: DTypeLike = None, keepdims: bool = False) -> Any:
+def prod(
+    x: Tensor, /, *, axis: Axes = None, dtype: DTypeLike = None, keepdims: bool = False
+) -> Tensor:
     """Product over axes; of integers in int64 unless a dtype is given."""
     return ops.prod(x, axis, keepdims, dtype=dtype)
 
 
-def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def mean(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Arithmetic mean over axes."""
     return ops.mean(x, axis, keepdims)
 
 
-def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def var(
+    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
     """Variance over axes; correction 1 is the unbiased one."""
     return ops.var(x, axis, keepdims, correction=correction)
 
 
-def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+def std(
+    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
     """Standard deviation over axes; correction 1 is the unbiased one."""
     return ops.std(x, axis, keepdims, correction=correction)
 
 
-def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest value over axes; NaN if one is NaN."""
     return ops.amax(x, axis, keepdims)
 
 
-def min(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def min(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Smallest value over axes; NaN if one is NaN."""
     return ops.amin(x, axis, keepdims)
 
 
-def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def all(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements over axes are not zero."""
     return ops.all(x, axis, keepdims)
 
 
-def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+def any(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether any element over axes is not zero."""
     return ops.any(x, axis, keepdims)
 
@@ -66,8 +74,8 @@ def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def _cumulative(
-    function: Any, first: int, x: Any, axis: int | None, dtype: DTypeLike, include_initial: bool
-) -> Any:
+    function: Any, first: int, x: Tensor, axis: int | None, dtype: DTypeLike, include_initial: bool
+) -> Tensor:
     x = operands.tensor(x)
     if axis is None:
         if x.ndim != 1:
@@ -83,8 +91,8 @@ def _cumulative(
 
 
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
-) -> Any:
+    x: Tensor, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
+) -> Tensor:
     """Cumulative sum along an axis; with ``include_initial`` it starts with 0.
 
     Raises:
@@ -94,8 +102,8 @@ def cumulative_sum(
 
 
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
-) -> Any:
+    x: Tensor, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
+) -> Tensor:
     """Cumulative product along an axis; with ``include_initial`` it starts with 1.
 
     Raises:
@@ -104,7 +112,15 @@ def cumulative_prod(
     return _cumulative(ops.cumprod, 1, x, axis, dtype, include_initial)
 
 
-def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+def diff(
+    x: Tensor,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
     """Differences of neighbours along an axis, ``n`` times.
 
     Args:
