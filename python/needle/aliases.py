@@ -17,6 +17,7 @@ from needle.ops.shape.rearrange import window
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
+    from needle.typing import Operand
 
 Axes = int | Sequence[int] | None
 
@@ -60,19 +61,19 @@ class Aliases(Inspection):
 
     # ---- of each element -------------------------------------------------------
 
-    def add(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def add(self, other: Operand, *, alpha: float = 1) -> Tensor:
         """x + alpha * other."""
         return ops.add(self, _times(other, alpha))
 
-    def sub(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def sub(self, other: Operand, *, alpha: float = 1) -> Tensor:
         """x - alpha * other."""
         return ops.subtract(self, _times(other, alpha))
 
-    def mul(self, other: Any) -> Tensor:
+    def mul(self, other: Operand) -> Tensor:
         """x * other."""
         return ops.multiply(self, other)
 
-    def div(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    def div(self, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
         """x / other. Rounding mode "floor" rounds down, "trunc" towards zero; both keep integers.
 
         Raises:
@@ -93,11 +94,11 @@ class Aliases(Inspection):
 
     subtract, multiply, divide, true_divide, negative = sub, mul, div, div, neg
 
-    def floor_divide(self, other: Any) -> Tensor:
+    def floor_divide(self, other: Operand) -> Tensor:
         """x // other."""
         return ops.floor_divide(self, other)
 
-    def remainder(self, other: Any) -> Tensor:
+    def remainder(self, other: Operand) -> Tensor:
         """x % other, with the sign of other."""
         return ops.remainder(self, other)
 
@@ -109,23 +110,23 @@ class Aliases(Inspection):
     erfc = _unary(ops.erfc)
     erfinv = _unary(ops.erfinv)
 
-    def atan2(self, other: Any) -> Tensor:
+    def atan2(self, other: Operand) -> Tensor:
         """Angle of the point (other, x)."""
         return ops.atan2(self, other)
 
-    def copysign(self, other: Any) -> Tensor:
+    def copysign(self, other: Operand) -> Tensor:
         """|x| with the sign of other."""
         return ops.copysign(self, other)
 
-    def hypot(self, other: Any) -> Tensor:
+    def hypot(self, other: Operand) -> Tensor:
         """sqrt(x**2 + other**2), without overflow."""
         return ops.hypot(self, other)
 
-    def logaddexp(self, other: Any) -> Tensor:
+    def logaddexp(self, other: Operand) -> Tensor:
         """log(exp(x) + exp(other)), without overflow."""
         return ops.logaddexp(self, other)
 
-    def logaddexp2(self, other: Any) -> Tensor:
+    def logaddexp2(self, other: Operand) -> Tensor:
         """log2(2**x + 2**other), without overflow."""
         return ops.logaddexp2(self, other)
 
@@ -137,22 +138,22 @@ class Aliases(Inspection):
         return ops.polygamma(n, self)
 
     def isclose(
-        self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+        self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> Tensor:
         """Whether |x - other| <= atol + rtol * |other|. See ``ops.isclose``."""
         return ops.isclose(self, other, rtol, atol, equal_nan)
 
     def allclose(
-        self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+        self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> bool:
         """Whether all elements are close to other's. See ``ops.isclose``."""
         return ops.allclose(self, other, rtol, atol, equal_nan)
 
-    def addcmul(self, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
+    def addcmul(self, y: Operand, z: Operand, *, value: float = 1.0) -> Tensor:
         """x + value * y * z."""
         return ops.addcmul(self, y, z, value=value)
 
-    def addcdiv(self, y: Any, z: Any, *, value: float = 1.0) -> Tensor:
+    def addcdiv(self, y: Operand, z: Operand, *, value: float = 1.0) -> Tensor:
         """x + value * y / z."""
         return ops.addcdiv(self, y, z, value=value)
 
@@ -160,19 +161,19 @@ class Aliases(Inspection):
     leaky_relu = ops.leaky_relu
     elu = ops.elu
 
-    def clamp(self, min: Any = None, max: Any = None) -> Tensor:
+    def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Tensor:
         """Limit to [min, max]."""
         return ops.clip(self, min, max)
 
-    def clamp_min(self, min: Any) -> Tensor:
+    def clamp_min(self, min: Operand) -> Tensor:
         """The larger of x and min."""
         return ops.clip(self, min)
 
-    def clamp_max(self, max: Any) -> Tensor:
+    def clamp_max(self, max: Operand) -> Tensor:
         """The smaller of x and max."""
         return ops.clip(self, None, max)
 
-    def lerp(self, other: Any, weight: Any) -> Tensor:
+    def lerp(self, other: Tensor, weight: Operand) -> Tensor:
         """Interpolate between x and other. See ``ops.lerp``."""
         return ops.lerp(self, other, weight)
 
@@ -186,49 +187,49 @@ class Aliases(Inspection):
         """x != other."""
         return ops.not_equal(self, other)
 
-    def lt(self, other: Any) -> Tensor:
+    def lt(self, other: Operand) -> Tensor:
         """x < other."""
         return ops.less(self, other)
 
-    def le(self, other: Any) -> Tensor:
+    def le(self, other: Operand) -> Tensor:
         """x <= other."""
         return ops.less_equal(self, other)
 
-    def gt(self, other: Any) -> Tensor:
+    def gt(self, other: Operand) -> Tensor:
         """x > other."""
         return ops.greater(self, other)
 
-    def ge(self, other: Any) -> Tensor:
+    def ge(self, other: Operand) -> Tensor:
         """x >= other."""
         return ops.greater_equal(self, other)
 
-    def logical_and(self, other: Any) -> Tensor:
+    def logical_and(self, other: Operand) -> Tensor:
         """Whether neither is zero."""
         return ops.logical_and(self, other)
 
-    def logical_or(self, other: Any) -> Tensor:
+    def logical_or(self, other: Operand) -> Tensor:
         """Whether at least one is not zero."""
         return ops.logical_or(self, other)
 
-    def logical_xor(self, other: Any) -> Tensor:
+    def logical_xor(self, other: Operand) -> Tensor:
         """Whether exactly one is not zero."""
         return ops.logical_xor(self, other)
 
-    def bitwise_and(self, other: Any) -> Tensor:
+    def bitwise_and(self, other: Operand) -> Tensor:
         """x & other."""
         return ops.bitwise_and(self, other)
 
-    def bitwise_or(self, other: Any) -> Tensor:
+    def bitwise_or(self, other: Operand) -> Tensor:
         """x | other."""
         return ops.bitwise_or(self, other)
 
-    def bitwise_xor(self, other: Any) -> Tensor:
+    def bitwise_xor(self, other: Operand) -> Tensor:
         """x ^ other."""
         return ops.bitwise_xor(self, other)
 
     bitwise_not = _unary(ops.bitwise_invert)
 
-    def where(self, condition: Any, other: Any) -> Tensor:
+    def where(self, condition: Operand, other: Operand) -> Tensor:
         """x where the condition is true, else other."""
         return ops.where(condition, self, other)
 
@@ -264,11 +265,11 @@ class Aliases(Inspection):
 
     # ---- arrangement -----------------------------------------------------------
 
-    def view(self, *shape: Any) -> Tensor:
+    def view(self, *shape: int | Sequence[int]) -> Tensor:
         """The same elements in a new shape; unlike PyTorch's it copies where it must."""
         return ops.reshape(self, *shape)
 
-    def view_as(self, other: Any) -> Tensor:
+    def view_as(self, other: Operand) -> Tensor:
         """The same elements in the shape of another tensor."""
         return ops.reshape(self, attribute(other, "shape"))
 
@@ -278,7 +279,7 @@ class Aliases(Inspection):
         """All elements along one axis."""
         return ops.reshape(self, (spec_of(self).size,))
 
-    def expand(self, *shape: Any) -> Tensor:
+    def expand(self, *shape: int | Sequence[int]) -> Tensor:
         """Repeat to a larger shape without copying; -1 keeps an axis."""
         sizes = axes_of(sizes_in(shape))
         own = shape_of(self)
@@ -286,7 +287,7 @@ class Aliases(Inspection):
         kept = [own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(sizes)]
         return ops.broadcast_to(self, kept)
 
-    def expand_as(self, other: Any) -> Tensor:
+    def expand_as(self, other: Operand) -> Tensor:
         """Repeat to the shape of another tensor, without copying."""
         return ops.broadcast_to(self, attribute(other, "shape"))
 
@@ -341,7 +342,7 @@ class Aliases(Inspection):
     hsplit = ops.hsplit
     vsplit = ops.vsplit
 
-    def index_select(self, axis: int, index: Any) -> Tensor:
+    def index_select(self, axis: int, index: Operand) -> Tensor:
         """Pick slices along an axis."""
         return ops.take(self, index, axis)
 
@@ -355,7 +356,7 @@ class Aliases(Inspection):
 
     scatter = ops.scatter
 
-    def scatter_add(self, axis: int, index: Any, updates: Any) -> Any:
+    def scatter_add(self, axis: int, index: Operand, updates: Tensor) -> Any:
         """Add updates at indices along an axis, which are as many as indices or more."""
         sizes = shape_of(index)
         if len(sizes) == len(shape_of(updates)):  # the first updates are for the indices
@@ -385,13 +386,13 @@ class Aliases(Inspection):
         added = ops.index_add(flat, 0, ops.reshape(places, (-1,)), ops.reshape(given, (-1,)))
         return ops.reshape(added, shape_of(self))
 
-    def masked_scatter(self, mask: Any, source: Any) -> Any:
+    def masked_scatter(self, mask: Operand, source: Any) -> Any:
         """Write the first elements of source, in order, where a mask is true."""
         mask = ops.broadcast_to(mask, shape_of(self))
         count = int(ops.count_nonzero(mask).item())
         return ops.put(self, mask, ops.getitem(ops.reshape(source, (-1,)), slice(0, count)))
 
-    def masked_select(self, mask: Any) -> Tensor:
+    def masked_select(self, mask: Operand) -> Tensor:
         """The elements where a mask is true, as a vector; both broadcast."""
         own, chosen = ops.broadcast_arrays(*as_tensors((self, mask), "masked_select"))
         return ops.getitem(own, chosen)
@@ -400,7 +401,7 @@ class Aliases(Inspection):
 
     mm = bmm = mv = ops.matmul
 
-    def addmm(self, y: Any, z: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+    def addmm(self, y: Tensor, z: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
         """beta * x + alpha * (y @ z)."""
         return ops.add(_times(self, beta), _times(ops.matmul(y, z), alpha))
 
@@ -410,7 +411,7 @@ class Aliases(Inspection):
 
     cholesky = ops.cholesky
 
-    def dist(self, other: Any, p: float = 2) -> Tensor:
+    def dist(self, other: Operand, p: float = 2) -> Tensor:
         """The norm of x - other."""
         return ops.norm(ops.subtract(self, other), p)
 

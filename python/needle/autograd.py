@@ -34,8 +34,10 @@ from needle.ops.core.operands import has_gradients
 from needle.ops.core.starts import aliases, starts
 
 if TYPE_CHECKING:
+    from needle.backend.array import Spec
     from needle.course.autograd import *  # noqa: F403  (that module puts its names here)
     from needle.tensors import Tensor
+    from needle.typing import Values
 
 __all__ = [
     "Op", "backward", "check_finite", "enable_grad", "grad", "lazy_mode", "no_grad",
@@ -96,7 +98,7 @@ def check_finite() -> Iterator[None]:
         yield
 
 
-def vector(name: str, values: Any, spec: Any) -> Any:
+def vector(name: str, values: Values, spec: Spec) -> Tensor:
     """Return the numbers of a gradient or a tangent as a tensor of a dtype and device.
 
     Raises:
@@ -134,12 +136,12 @@ def _seed(name: str, out: Any, out_grad: Any) -> Any:
 
 
 @functools.lru_cache(256)
-def _one(spec: Any) -> NDArray:
+def _one(spec: Spec) -> NDArray:
     """Return a cached one of a scalar's dtype and device: copying it is quicker than making one."""
     return executor.primal_array(operands.constant(1.0, spec.dtype, spec.device))
 
 
-def _apart(grad: Any, given: set[int]) -> Any:
+def _apart(grad: Tensor, given: set[int]) -> Any:
     """Return a gradient as a new tensor, so that ``g *= 0.5`` changes no other gradient.
 
     Both terms of a sum have the same gradient. The values stay shared until one is written to.
@@ -203,7 +205,7 @@ def _adding(given: set[int]) -> tuple[_Visit, Callable[[], None]]:
 
 def backward(
     out: Any,
-    out_grad: Any = None,
+    out_grad: Values | None = None,
     *,
     retain_graph: bool | None = None,
     create_graph: bool | None = None,
@@ -296,7 +298,7 @@ def _paired(out: Any, out_grads: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     return [(x, u) for x, u in pairs if u is not None]
 
 
-def _check_tensors(name: str, args: Sequence[Any]) -> None:
+def _check_tensors(name: str, args: Sequence[object]) -> None:
     for i, x in enumerate(args):
         if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
             several = isinstance(x, (list, tuple, dict, graph.TensorBase))

@@ -10,7 +10,7 @@ a variable output gradient, and its graph, linear in that, is walked for each ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -25,6 +25,7 @@ from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
+    from needle.typing import Values
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "linearize"]
 
@@ -100,7 +101,7 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
     return result, push
 
 
-def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Tensor]) -> tuple[Any, Any]:
     """Return a function's recorded result, and the inputs that start its graph."""
     for x in inputs:
         _tangent(name, x, None)  # must be a tensor
@@ -109,7 +110,9 @@ def _traced(name: str, function: Callable[..., Any], inputs: Sequence[Any]) -> t
         return tree.checked(name, function)(*tensors), nodes
 
 
-def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool], Any]:
+def _pushed(
+    result: Any, leaves: Sequence[Tensor]
+) -> Callable[[Sequence[Tensor | None], bool], Any]:
     """Return the map from tangents of the leaves to that of a recorded result."""
     reached = [x for x in tree.flat(result) if x.requires_grad]
     check_rules(reached)
@@ -117,7 +120,7 @@ def _pushed(result: Any, leaves: Sequence[Any]) -> Callable[[Sequence[Any], bool
     with executor.modes(recording=True):
         grads = reverse.collect(reached, seeds, leaves, True)
 
-    def push(vs: Sequence[Any], create_graph: bool) -> Any:
+    def push(vs: Sequence[Tensor | None], create_graph: bool) -> Any:
         pairs = [(g, v) for g, v in zip(grads, vs, strict=True) if v is not None]
         pairs = [(g, v) for g, v in pairs if g.requires_grad]
         with executor.modes(recording=create_graph):
@@ -253,7 +256,7 @@ def hvp(function: Callable[..., Any], primals: Any, vectors: Any) -> Any:
 # ---- rows and columns --------------------------------------------------------------
 
 
-def _columns(out: Any, inputs: Sequence[Any]) -> list[Any]:
+def _columns(out: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     push, create_graph = _pushed(out, inputs), graph.recording()
     found = []
     for k, x in enumerate(inputs):
@@ -266,12 +269,12 @@ def _columns(out: Any, inputs: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _rows(out: Any, inputs: Sequence[Any]) -> list[Any]:
+def _rows(out: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     rows = [reverse.collect([out], [unit], inputs, True) for unit in _units(out)]
     return [_assembled([row[k] for row in rows], 0, out, x) for k, x in enumerate(inputs)]
 
 
-def _assembled(parts: Sequence[Any], axis: int, out: Any, x: Any) -> Any:
+def _assembled(parts: Sequence[Any], axis: int, out: Any, x: Tensor) -> Any:
     shape = (*out.spec.shape, *x.spec.shape)
     if not parts:
         spec = out.spec
@@ -279,7 +282,7 @@ def _assembled(parts: Sequence[Any], axis: int, out: Any, x: Any) -> Any:
     return reshape(stack(parts, axis), shape)
 
 
-def _units(x: Any) -> Any:
+def _units(x: Tensor) -> Iterator[Tensor]:
     """Yield the unit vectors of the shape of x."""
     spec = x.spec
     for i in range(spec.size):
@@ -288,7 +291,7 @@ def _units(x: Any) -> Any:
         yield graph.wrap(array(unit.reshape(spec.shape), spec.dtype, spec.device))
 
 
-def _one(out: Any) -> Any:
+def _one(out: Tensor) -> Tensor:
     if not isinstance(out, graph.TensorBase) or type(out.spec) is tuple:
         raise GradientError(f"jacobian: the function must return one tensor, not {tree.kind(out)}")
     if not out.spec.dtype.is_floating:
@@ -305,7 +308,7 @@ def _several(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 
-def _tangent(name: str, x: Any, v: Any) -> Any:
+def _tangent(name: str, x: Tensor, v: Values | None) -> Tensor | None:
     """Return a tangent of x as a tensor, or None for zero."""
     if not isinstance(x, graph.TensorBase) or type(x.spec) is tuple:
         raise GradientError(f"{name}: expected tensors as primals, got {tree.kind(x)}")

@@ -33,7 +33,9 @@ from needle.ops.core.starts import become, is_start
 from needle.ops.random import drawing
 
 if TYPE_CHECKING:
+    from needle.ops.random.stream import Generator
     from needle.tensors import Tensor
+    from needle.typing import Operand
 
 Twin = Callable[..., "Tensor"]
 """A method that gives a tensor the value of another method; its dtype and shape stay."""
@@ -243,13 +245,13 @@ class InPlace:
         """Set all elements to 0."""
         return self.fill_(0)
 
-    def fill_(self, value: Any) -> Tensor:
+    def fill_(self, value: Operand) -> Tensor:
         """Set all elements to one value."""
         _warn_of_view(self, "fill_")
         ops.setitem(self, ..., value)
         return written(self)
 
-    def copy_(self, other: Any, non_blocking: bool = False) -> Tensor:
+    def copy_(self, other: Operand, non_blocking: bool = False) -> Tensor:
         """Set the elements to those of another tensor, which is broadcast, cast and moved.
 
         Raises:
@@ -269,17 +271,21 @@ class InPlace:
             drawn = draw(spec.shape, *args, dtype=spec.dtype, device=spec.device)
         return assign(self, drawn, name)
 
-    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
+    def normal_(
+        self, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+    ) -> Tensor:
         """Draw all elements from a normal distribution."""
         _real("normal_", mean=mean, std=std)
         return self._drawn("normal_", ops.normal, mean, std, generator=generator)
 
-    def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
+    def uniform_(
+        self, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None
+    ) -> Tensor:
         """Draw all elements uniformly from [low, high); PyTorch calls them ``from`` and ``to``."""
         _real("uniform_", low=low, high=high)
         return self._drawn("uniform_", ops.uniform, low, high, generator=generator)
 
-    def exponential_(self, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
+    def exponential_(self, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
         """Draw all elements from an exponential distribution of rate ``lambd``.
 
         Raises:
@@ -291,7 +297,7 @@ class InPlace:
         with executor.modes(recording=False):
             return assign(self, ops.log1p(-self) * (-1.0 / lambd), "exponential_")  # type: ignore[operator]
 
-    def bernoulli_(self, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    def bernoulli_(self, p: float = 0.5, *, generator: Generator | None = None) -> Tensor:
         """Set each element to 1 with probability p, else to 0.
 
         Raises:
@@ -302,7 +308,9 @@ class InPlace:
             drawn = ops.bernoulli(spec.shape, p, dtype=spec.dtype, device=spec.device)
         return assign(self, drawn, "bernoulli_")
 
-    def random_(self, low: int = 0, high: int | None = None, *, generator: Any = None) -> Tensor:
+    def random_(
+        self, low: int = 0, high: int | None = None, *, generator: Generator | None = None
+    ) -> Tensor:
         """Draw integers from [low, high); with one number from [0, number).
 
         Without any, up to the largest that the dtype holds exactly (and below 2**31).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import math
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,7 +114,7 @@ class Inspection:
 
     # ---- the tensor itself -----------------------------------------------------
 
-    def contiguous(self, *, memory_format: Any = None) -> Any:
+    def contiguous(self, *, memory_format: object = None) -> Any:
         """Return the tensor itself: ops take any strides, and ``view`` copies where it must."""
         return self
 
@@ -141,11 +142,11 @@ class Inspection:
         """Whether elements are floating-point numbers."""
         return bool(spec_of(self).dtype.is_floating)
 
-    def cpu(self) -> Any:
+    def cpu(self) -> Tensor:
         """Move to the CPU."""
         return ops.to_device(self, devices.cpu())
 
-    def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:
         """Move to a GPU, given by its number or name.
 
         Raises:
@@ -171,7 +172,7 @@ class Inspection:
     """Whether only some elements are stored; never."""
 
     @property
-    def mH(self) -> Any:
+    def mH(self) -> Tensor:
         """The matrices transposed: numbers are real. See ``mT``."""
         return self.mT  # type: ignore[attr-defined]
 
@@ -197,29 +198,33 @@ class Inspection:
         """Convert to a dtype; without one, return the name of that of x."""
         return ops.astype(self, dtype) if dtype is not None else str(spec_of(self).dtype)
 
-    def short(self) -> Any:
+    def short(self) -> Tensor:
         """Convert to int16."""
         return ops.astype(self, "int16")
 
-    def char(self) -> Any:
+    def char(self) -> Tensor:
         """Convert to int8."""
         return ops.astype(self, "int8")
 
-    def byte(self) -> Any:
+    def byte(self) -> Tensor:
         """Convert to uint8."""
         return ops.astype(self, "uint8")
 
-    def type_as(self, other: Any) -> Any:
+    def type_as(self, other: Any) -> Tensor:
         """Convert to the dtype of another tensor."""
         return ops.astype(self, attribute(other, "dtype"))
 
     # ---- other tensors of its dtype and device ---------------------------------------
 
-    def new_zeros(self, *shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+    def new_zeros(
+        self, *shape: int | Sequence[int], dtype: DTypeLike = None, device: DeviceLike = None
+    ) -> Tensor:
         """Zeros of a shape."""
         return self.new_full(sizes_in(shape), 0, dtype=dtype, device=device)
 
-    def new_ones(self, *shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+    def new_ones(
+        self, *shape: int | Sequence[int], dtype: DTypeLike = None, device: DeviceLike = None
+    ) -> Tensor:
         """Ones of a shape."""
         return self.new_full(sizes_in(shape), 1, dtype=dtype, device=device)
 
@@ -230,7 +235,9 @@ class Inspection:
         spec = spec_of(self)
         return ops.full(shape, value, dtype=dtype or spec.dtype, device=device or spec.device)
 
-    def new_empty(self, *shape: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+    def new_empty(
+        self, *shape: int | Sequence[int], dtype: DTypeLike = None, device: DeviceLike = None
+    ) -> Tensor:
         """A tensor whose values are not set."""
         spec = spec_of(self)
         return ops.empty(sizes_in(shape), dtype=dtype or spec.dtype, device=device or spec.device)

@@ -16,7 +16,7 @@ from needle.ops.core.operands import declined
 
 if TYPE_CHECKING:
     from needle.tensors import Tensor
-    from needle.typing import DeviceLike
+    from needle.typing import DeviceLike, Index, Operand
 
 Axes = int | Sequence[int] | None
 
@@ -60,37 +60,37 @@ class Methods(Aliases):
 
     __floordiv__ = _operator(ops.floor_divide, "__rfloordiv__")
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
+    def __rfloordiv__(self, other: Operand) -> Tensor:
         return ops.floor_divide(other, self)
 
     __mod__ = _operator(ops.remainder, "__rmod__")
 
-    def __rmod__(self, other: Any) -> Tensor:
+    def __rmod__(self, other: Operand) -> Tensor:
         return ops.remainder(other, self)
 
     __and__ = _operator(ops.bitwise_and, "__rand__")
 
-    def __rand__(self, other: Any) -> Tensor:
+    def __rand__(self, other: Operand) -> Tensor:
         return ops.bitwise_and(other, self)
 
     __or__ = _operator(ops.bitwise_or, "__ror__")
 
-    def __ror__(self, other: Any) -> Tensor:
+    def __ror__(self, other: Operand) -> Tensor:
         return ops.bitwise_or(other, self)
 
     __xor__ = _operator(ops.bitwise_xor, "__rxor__")
 
-    def __rxor__(self, other: Any) -> Tensor:
+    def __rxor__(self, other: Operand) -> Tensor:
         return ops.bitwise_xor(other, self)
 
     __lshift__ = _operator(ops.bitwise_left_shift, "__rlshift__")
 
-    def __rlshift__(self, other: Any) -> Tensor:
+    def __rlshift__(self, other: Operand) -> Tensor:
         return ops.bitwise_left_shift(other, self)
 
     __rshift__ = _operator(ops.bitwise_right_shift, "__rrshift__")
 
-    def __rrshift__(self, other: Any) -> Tensor:
+    def __rrshift__(self, other: Operand) -> Tensor:
         return ops.bitwise_right_shift(other, self)
 
     def __invert__(self) -> Tensor:
@@ -100,7 +100,7 @@ class Methods(Aliases):
         lambda x, y: (ops.floor_divide(x, y), ops.remainder(x, y)), "__rdivmod__"
     )
 
-    def __rdivmod__(self, other: Any) -> Any:
+    def __rdivmod__(self, other: Operand) -> Any:
         return ops.floor_divide(other, self), ops.remainder(other, self)
 
     def __round__(self, digits: Any = None) -> Tensor:
@@ -109,7 +109,7 @@ class Methods(Aliases):
 
     __contains__ = ops.contains
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Index, value: Operand) -> None:
         """Assign to a place. Results computed before keep the old value. See ``ops.setitem``."""
         ops.setitem(self, index, value)
 
@@ -139,7 +139,7 @@ class Methods(Aliases):
             raise explain(AxesError, "mT", "there are fewer than two axes", [("x", self)])
         return ops.transpose(self)
 
-    def to_device(self, device: DeviceLike, /, *, stream: Any = None) -> Any:
+    def to_device(self, device: DeviceLike, /, *, stream: object = None) -> Any:
         """Move to a device. There are no streams.
 
         Raises:
@@ -199,21 +199,26 @@ class Methods(Aliases):
     isfinite = _unary(ops.isfinite)
     logical_not = _unary(ops.logical_not)
 
-    def pow(self, exponent: Any) -> Tensor:
+    def pow(self, exponent: Operand) -> Tensor:
         """x to a power."""
         return ops.power(self, exponent)
 
     def clip(
-        self, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
+        self,
+        low: Operand | None = None,
+        high: Operand | None = None,
+        *,
+        min: Operand | None = None,
+        max: Operand | None = None,
     ) -> Tensor:
         """Limit to [low, high], which may be called min and max. See ``ops.clip``."""
         return ops.clip(self, low, high, min=min, max=max)
 
-    def maximum(self, other: Any) -> Tensor:
+    def maximum(self, other: Operand) -> Tensor:
         """The larger of two, elementwise."""
         return ops.maximum(self, other)
 
-    def minimum(self, other: Any) -> Tensor:
+    def minimum(self, other: Operand) -> Tensor:
         """The smaller of two, elementwise."""
         return ops.minimum(self, other)
 
@@ -245,7 +250,11 @@ class Methods(Aliases):
         return ops.nonzero(self, as_tuple=as_tuple)
 
     def unique(
-        self, *, return_index: Any = False, return_inverse: Any = False, return_counts: Any = False
+        self,
+        *,
+        return_index: bool = False,
+        return_inverse: bool = False,
+        return_counts: bool = False,
     ) -> Any:
         """The distinct values in ascending order. See ``ops.unique``."""
         return ops.unique(
@@ -273,7 +282,7 @@ class Methods(Aliases):
     diagonal = ops.diagonal
     trace = ops.trace
 
-    def dot(self, other: Any) -> Tensor:
+    def dot(self, other: Tensor) -> Tensor:
         """Matrix product."""
         return ops.matmul(self, other)
 

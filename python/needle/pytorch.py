@@ -30,7 +30,7 @@ from needle.standard.inspection import iinfo as iinfo
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import Axes, DeviceLike, DTypeLike, Numpy, Values
 
 __all__ = [
     "Generator",
@@ -111,7 +111,7 @@ __all__ = [
 
 
 def tensor(
-    data: Any, *, dtype: DTypeLike = None, device: DeviceLike = None, requires_grad: bool = False
+    data: Values, *, dtype: DTypeLike = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Return a copy of values as a tensor, with the dtypes of ``torch.tensor``.
 
@@ -140,7 +140,7 @@ def tensor(
     return out
 
 
-def as_tensor(data: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+def as_tensor(data: Values, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return values as a tensor, and a tensor as it is if dtype and device agree.
 
     A NumPy array shares its memory where possible; see ``from_dlpack``. Dtypes are those of
@@ -156,7 +156,7 @@ def as_tensor(data: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) 
     return asarray(data, dtype=dtype, device=device)
 
 
-def from_numpy(x: Any) -> Tensor:
+def from_numpy(x: Numpy) -> Tensor:
     """Return a tensor over the memory of a NumPy array where possible; it keeps the dtype.
 
     It requires no gradient. See ``from_dlpack`` for what sharing means.
@@ -178,7 +178,7 @@ def from_numpy(x: Any) -> Tensor:
     return tensor(x)
 
 
-def is_tensor(x: Any) -> bool:
+def is_tensor(x: object) -> bool:
     """Return whether x is a tensor.
 
     >>> ndl.is_tensor(ndl.ones(2)), ndl.is_tensor(2.0)
@@ -227,7 +227,7 @@ cholesky, qr, slogdet, pinverse = linalg.cholesky, linalg.qr, linalg.slogdet, li
 concatenate, psi = ops.concat, ops.digamma
 
 
-def logdet(x: Any) -> Any:
+def logdet(x: Tensor) -> Tensor:
     """Return the logarithm of the determinant; NaN where that is negative.
 
     >>> print(ndl.logdet(ndl.eye(2)))
@@ -237,7 +237,7 @@ def logdet(x: Any) -> Any:
     return ops.where(sign < 0, float("nan"), log)
 
 
-def fliplr(x: Any) -> Any:
+def fliplr(x: Tensor) -> Tensor:
     """Reverse the second axis.
 
     >>> print(ndl.fliplr(Tensor([[1.0, 2.0]])))
@@ -246,7 +246,7 @@ def fliplr(x: Any) -> Any:
     return ops.flip(x, 1)
 
 
-def flipud(x: Any) -> Any:
+def flipud(x: Tensor) -> Tensor:
     """Reverse the first axis.
 
     >>> print(ndl.flipud(Tensor([1.0, 2.0])))
@@ -255,7 +255,7 @@ def flipud(x: Any) -> Any:
     return ops.flip(x, 0)
 
 
-def dsplit(x: Any, pieces: Any) -> Any:
+def dsplit(x: Tensor, pieces: Any) -> Any:
     """Split along the third axis. See ``ops.tensor_split``.
 
     >>> [part.shape for part in ndl.dsplit(ndl.zeros(1, 2, 4), 2)]
@@ -267,11 +267,11 @@ def dsplit(x: Any, pieces: Any) -> Any:
 class Range(NamedTuple):
     """The smallest and the largest value."""
 
-    min: Any
-    max: Any
+    min: Tensor
+    max: Tensor
 
 
-def aminmax(x: Any, *, dim: int | None = None, keepdim: bool = False) -> Range:
+def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Range:
     """Return the smallest and the largest values along an axis, of all for None.
 
     >>> low, high = ndl.aminmax(Tensor([3.0, 1.0, 2.0]))
@@ -282,8 +282,13 @@ def aminmax(x: Any, *, dim: int | None = None, keepdim: bool = False) -> Range:
 
 
 def var_mean(
-    x: Any, dim: Any = None, *, unbiased: bool = True, correction: float = 1, keepdim: bool = False
-) -> tuple[Any, Any]:
+    x: Tensor,
+    dim: Axes = None,
+    *,
+    unbiased: bool = True,
+    correction: float = 1,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
     """Return the variance and the mean over axes (all for None).
 
     >>> var, mean = ndl.var_mean(Tensor([1.0, 2.0, 3.0]))
@@ -295,8 +300,13 @@ def var_mean(
 
 
 def std_mean(
-    x: Any, dim: Any = None, *, unbiased: bool = True, correction: float = 1, keepdim: bool = False
-) -> tuple[Any, Any]:
+    x: Tensor,
+    dim: Axes = None,
+    *,
+    unbiased: bool = True,
+    correction: float = 1,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
     """Return the standard deviation and the mean over axes (all for None).
 
     >>> std, mean = ndl.std_mean(Tensor([1.0, 2.0, 3.0]))
@@ -307,7 +317,7 @@ def std_mean(
     return ops.std(x, dim, keepdim, correction=taken), ops.mean(x, dim, keepdim)
 
 
-def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Broadcast tensors to one shape. See ``ops.broadcast_arrays``.
 
     >>> [x.shape for x in ndl.broadcast_tensors(ndl.ones(2, 1), ndl.ones(3))]
@@ -316,7 +326,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     return tuple(ops.broadcast_arrays(*tensors))
 
 
-def tril_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike = None) -> Any:
+def tril_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike = None) -> Tensor:
     """Return the positions on and below a diagonal of a matrix: int64 [2, count].
 
     >>> print(ndl.tril_indices(2, 2))
@@ -326,7 +336,7 @@ def tril_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike
     return ops.stack(ops.nonzero(ops.tril(ops.ones((rows, columns), device=device), offset)))
 
 
-def triu_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike = None) -> Any:
+def triu_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike = None) -> Tensor:
     """Return the positions on and above a diagonal of a matrix: int64 [2, count].
 
     >>> print(ndl.triu_indices(2, 2))
@@ -336,7 +346,7 @@ def triu_indices(rows: int, columns: int, offset: int = 0, *, device: DeviceLike
     return ops.stack(ops.nonzero(ops.triu(ops.ones((rows, columns), device=device), offset)))
 
 
-def cross(x: Any, other: Any, axis: int = -1) -> Any:
+def cross(x: Tensor, other: Tensor, axis: int = -1) -> Tensor:
     """Return the cross products of vectors of 3 elements along an axis.
 
     >>> print(ndl.cross(Tensor([1.0, 0.0, 0.0]), Tensor([0.0, 1.0, 0.0])))
@@ -348,7 +358,7 @@ def cross(x: Any, other: Any, axis: int = -1) -> Any:
 cross = dims.spoken(cross)
 
 
-def cartesian_prod(*tensors: Any) -> Any:
+def cartesian_prod(*tensors: Tensor) -> Tensor:
     """Return all combinations of the elements of vectors, one a row; of one vector, itself.
 
     >>> ndl.cartesian_prod(Tensor([1.0, 2.0]), Tensor([3.0, 4.0, 5.0])).shape
@@ -359,7 +369,7 @@ def cartesian_prod(*tensors: Any) -> Any:
     return ops.stack([ops.reshape(x, (-1,)) for x in ops.meshgrid(*tensors, indexing="ij")], -1)
 
 
-def trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, axis: int = -1) -> Any:
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, axis: int = -1) -> Tensor:
     """Integrate along an axis by the trapezoidal rule, at the places x or at a distance dx.
 
     >>> print(ndl.trapezoid(Tensor([1.0, 2.0, 3.0])))
@@ -379,7 +389,7 @@ def trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, axis: int = -1) -> Any:
 trapezoid = trapz = dims.spoken(trapezoid)
 
 
-def vander(x: Any, columns: int | None = None, increasing: bool = False) -> Any:
+def vander(x: Tensor, columns: int | None = None, increasing: bool = False) -> Tensor:
     """Return the powers of the elements of a vector, one element a row, the largest power first.
 
     >>> print(ndl.vander(Tensor([2.0, 3.0]), 3))
@@ -392,7 +402,7 @@ def vander(x: Any, columns: int | None = None, increasing: bool = False) -> Any:
     return ops.power(ops.unsqueeze(x, 1), ops.astype(powers, executor.spec_of(x).dtype))
 
 
-def histc(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """Count the elements in ``bins`` parts of [min, max]; of all elements if both are equal.
 
     >>> print(ndl.histc(Tensor([1.0, 2.0, 1.0]), bins=4, min=0, max=3))
@@ -437,7 +447,11 @@ class Generator(random.Generator):
 
 
 def randperm(
-    n: int, *, generator: Any = None, dtype: DTypeLike = "int64", device: DeviceLike = None
+    n: int,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = "int64",
+    device: DeviceLike = None,
 ) -> Any:
     """Return 0, 1, ..., n - 1 in random order. See ``permutation``.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy as copying
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from needle.value import TensorTuple as TensorTuple
 from needle.value import Value as Value
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike, DTypeLike, Index, Numpy, Operand, Values
 
 __all__ = ["Parameter", "Tensor", "TensorTuple", "Value", "from_dlpack"]
 
@@ -67,7 +67,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
     __slots__ = ()
 
     def __init__(
-        self, array: Any, *, device: DeviceLike = None, dtype: DTypeLike = None,
+        self, array: Values, *, device: DeviceLike = None, dtype: DTypeLike = None,
         requires_grad: bool = True,
     ) -> None:  # fmt: skip
         data = _data(array, device, dtype, requires_grad)
@@ -88,7 +88,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
 
     # ---- values --------------------------------------------------------------
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self) -> Numpy:
         """Return a copy of the values as a NumPy array.
 
         Raises:
@@ -138,7 +138,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
             graph.set_array(self, new)
 
     def new_tensor(
-        self, values: Any, *, dtype: DTypeLike = None, device: DeviceLike = None
+        self, values: Values, *, dtype: DTypeLike = None, device: DeviceLike = None
     ) -> Tensor:
         """Return a copy of values with the tensor's dtype and device; it requires no gradient."""
         data = _data(values, device or self.device, dtype or self.dtype)
@@ -162,7 +162,8 @@ class Tensor(InPlace, Augmented, Methods, Value):
             )  # fmt: skip
 
     def backward(
-        self, out_grad: Any = None, *, gradient: Any = None, retain_graph: bool | None = None,
+        self, out_grad: Values | None = None, *, gradient: Values | None = None,
+        retain_graph: bool | None = None,
         create_graph: bool | None = None, accumulate: bool = False,
     ) -> None:  # fmt: skip
         """Compute gradients into ``.grad`` of the leaves. See ``autograd.backward``.
@@ -176,7 +177,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
             accumulate=accumulate,
         )  # fmt: skip
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Numpy:
         if operands.reading.on:
             raise operands.TensorListed
         return executor.primal_array(self).__array__(dtype, copy)
@@ -186,7 +187,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
     def __dlpack__(
         self,
         *,
-        stream: Any = None,
+        stream: object = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
@@ -199,7 +200,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
     def __dlpack_device__(self) -> tuple[int, int]:
         return executor.primal_array(self).__dlpack_device__()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
         if self._is_recorded():
             raise GradientError(
                 f"deepcopy: the tensor is the result of {self.op}; copy .detach() instead"
@@ -284,40 +285,40 @@ class Tensor(InPlace, Augmented, Methods, Value):
 
     # ---- operators -------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self, other: Operand) -> Tensor:
         try:
             return _apply(_add, self, other)
         except ArgumentError:
             return declined(other, "__radd__")
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self, other: Operand) -> Tensor:
         return _apply(_add, self, other)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: Operand) -> Tensor:
         try:
             return _apply(_subtract, self, other)
         except ArgumentError:
             return declined(other, "__rsub__")
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self, other: Operand) -> Tensor:
         return _apply(_subtract, other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: Operand) -> Tensor:
         try:
             return _apply(_multiply, self, other)
         except ArgumentError:
             return declined(other, "__rmul__")
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self, other: Operand) -> Tensor:
         return _apply(_multiply, self, other)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: Operand) -> Tensor:
         try:
             return _apply(_divide, self, other)
         except ArgumentError:
             return declined(other, "__rtruediv__")
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self, other: Operand) -> Tensor:
         return _apply(_divide, other, self)
 
     def __pow__(self, other: Any) -> Tensor:
@@ -331,7 +332,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
         except ArgumentError:
             return declined(other, "__rpow__")
 
-    def __rpow__(self, other: Any) -> Tensor:
+    def __rpow__(self, other: Operand) -> Tensor:
         return _apply(_power, other, self)
 
     def __neg__(self) -> Tensor:
@@ -343,21 +344,21 @@ class Tensor(InPlace, Augmented, Methods, Value):
     def __abs__(self) -> Tensor:
         return ops.absolute(self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: Tensor) -> Tensor:
         try:
             return ops.matmul(self, other)
         except ArgumentError:
             return declined(other, "__rmatmul__")
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self, other: Tensor) -> Tensor:
         return ops.matmul(graph.wrap(_data(other, self.device, None, True)), self)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: Index) -> Tensor:
         return select.getitem(self, index)
 
     # ---- methods ---------------------------------------------------------------
 
-    def matmul(self, other: Any) -> Tensor:
+    def matmul(self, other: Tensor) -> Tensor:
         """Matrix product. See ``ops.matmul``."""
         return ops.matmul(self, other)
 
@@ -367,7 +368,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
     min = ops.min
     broadcast_to = ops.broadcast_to
 
-    def reshape(self, *shape: Any) -> Tensor:
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """The same elements in a new shape; one size may be -1. See ``ops.Reshape``."""
         try:
             op = _reshapes[shape]
@@ -381,7 +382,7 @@ class Tensor(InPlace, Augmented, Methods, Value):
 
     def to(
         self, target: Any = None, dtype: DTypeLike = None, *, device: DeviceLike = None,
-        copy: bool = False, non_blocking: bool = False, memory_format: Any = None,
+        copy: bool = False, non_blocking: bool = False, memory_format: object = None,
     ) -> Tensor:  # fmt: skip
         """Move to a device, convert to a dtype, or both. Each may be given by its name.
 
@@ -414,7 +415,7 @@ class Data(Tensor):
             graph.rebind(self, owner.detach())
         self.owner = owner
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Index, value: Operand) -> None:
         super().__setitem__(index, value)
         written(self)
 
@@ -446,7 +447,7 @@ class Parameter(Tensor):
     """
 
     def __init__(
-        self, array: Any, *, device: DeviceLike = None, dtype: DTypeLike = None,
+        self, array: Values, *, device: DeviceLike = None, dtype: DTypeLike = None,
         requires_grad: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(array, device=device, dtype=dtype, requires_grad=requires_grad)

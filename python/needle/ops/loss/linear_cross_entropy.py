@@ -341,7 +341,8 @@ class MeanCrossEntropy(LinearLoss):
     def expand(
         self, x: Tensor, w: Tensor, labels: Tensor, *bias: Tensor
     ) -> Tensor | tuple[Tensor, ...]:
-        wide, total, parts, sums = self.weight(w), None, [], None
+        wide, parts, sums = self.weight(w), [], None
+        total: Any = None
         share = self._share(labels, wide)
         for rows in self.chunks(shape_of(x)[0], shape_of(wide)[1]):
             logits = self.logits(x[rows], wide, bias)

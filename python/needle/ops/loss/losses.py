@@ -36,7 +36,7 @@ from needle.ops.shape.movement import Reshape, reshape, unsqueeze
 
 if TYPE_CHECKING:
     from needle import typing
-    from needle.typing import Gradients, NDArray, Numpy, Operand, Slope, Tensor, TensorTuple
+    from needle.typing import Gradients, NDArray, Numpy, Operand, Tensor, TensorTuple
 
 __all__ = [
     "CrossEntropy", "CrossEntropyGrad", "Huber", "KLDivergence", "cross_entropy", "huber_loss",
@@ -303,8 +303,8 @@ def _soft_loss(logits: Tensor, target: Tensor, smoothing: float, weight: Tensor 
     return -summation(target * log_softmax(logits), -1)
 
 
-def _class_weight(name: str, logits: Tensor, weight: Operand | None) -> Tensor | None:
-    _, weight = as_tensors((logits, weight), name)
+def _class_weight(name: str, logits: Tensor, given: Operand) -> Tensor:
+    _, weight = as_tensors((logits, given), name)
     classes = shape_of(logits)[-1:]
     if not classes or shape_of(weight) != classes:
         count = classes[0] if classes else "no"
@@ -316,7 +316,7 @@ def _class_weight(name: str, logits: Tensor, weight: Operand | None) -> Tensor |
 
 
 def _weighted(
-    logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int, smoothing: float
+    logits: Tensor, labels: Tensor, weight: Tensor, ignored: int, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """Return losses of rows times the weights of their labels, and these weights."""
     weight = widened(_class_weight("cross_entropy", logits, weight))
@@ -378,7 +378,7 @@ class Huber(Elementwise):
     saves = ((0, 1, 2),)
     samples = staticmethod(_huber_samples)
 
-    def derivative(self, out: Tensor, i: int) -> Slope:
+    def derivative(self, out: Tensor, i: int) -> Tensor:
         x, y, delta = out.inputs
         if i == 2:
             return relu(absolute(x - y) - delta)

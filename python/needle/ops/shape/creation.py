@@ -138,9 +138,7 @@ def empty(
     return made("empty", ndarray.empty, sizes_of("empty", sizes), kind, device)
 
 
-def full_like(
-    x: Any, value: float, *, dtype: DTypeLike = None, device: DeviceLike = None
-) -> Tensor:
+def full_like(x: Any, value: Any, *, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
     """Return a tensor of one value with the shape, dtype and device of x. See ``full``.
 
     >>> print(ndl.full_like(Tensor([1.0, 2.0]), 7.0))
