@@ -193,7 +193,8 @@ struct Kernels {
                             const Operand* inputs, int32_t n_inputs);
   const char* (*plan_copy)(Plan*, const Operand& out, const Operand& x);  // casts; any strides out
   const char* (*plan_fill)(Plan*, const Operand& out, double value);      // any strides out
-  // Philox blocks from counter + offset on. buffers: out, {key, counter} (two uint64).
+  // Philox blocks from counter + offset on, or for float32 multiples of 2**-24 in [0, 1), by the
+  // low 24 bits of each word. buffers: out, {key, counter} (two uint64).
   const char* (*plan_random_bits)(Plan*, const Operand& out, uint64_t offset);
 
   // out: x's shape with the reduced axes 1; arg reductions: int64 out, one axis or all of them

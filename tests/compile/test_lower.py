@@ -99,6 +99,21 @@ def test_every_op_with_its_gradient_as_a_program(op):
             same(program.run(arrays, free)[0], expected)
 
 
+@pytest.mark.parametrize("size", [1, 1000, 70_001])
+def test_a_draw_is_one_kernel_with_the_bits_of_other_devices(size):
+    run = ndl.compile(lambda: ndl.rand(size))
+    for _ in range(2):
+        ndl.manual_seed(2**63 + 5)
+        found = [run() for _ in range(2)][1].numpy()
+    (call,) = run.calls()
+    names = [call.program.listing.order[row.node].op.name for row in call.program.rows()]
+    assert names.count("random_uniform") == 1
+    ndl.manual_seed(2**63 + 5)
+    expected = [ndl.rand(size, device="cpu_numpy") for _ in range(2)][1].numpy()
+    ndl.manual_seed(None)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_outputs_are_new_memory_and_views_keep_their_shape():
     x, y = matrix(4, 5), matrix(5, 4)
     _, program = whole(lambda x, y: [x, x.permute((1, 0)), x @ y, (x @ y)[1:]], x, y)

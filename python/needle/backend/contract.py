@@ -228,6 +228,9 @@ class Backend:
         """
         raise NotImplementedError
 
+    draws_floats = False
+    """Whether ``random_bits`` fills float32, too: with 2**-24 times the low 24 bits."""
+
     def random_bits(self, out: NDArray, key: int, counter: int) -> None:
         """Fill out (int32 or int64) with Philox4x32-10 bits: the same on every device."""
         raise NotImplementedError

@@ -55,7 +55,7 @@ class NativeBackend(Backend):
     gather, scatter_add, put = map(_kernel, ("gather", "scatter_add", "put"))
     random_bits, random_bits_of = map(_kernel, ("random_bits", "random_bits_of"))
     linear_index = _kernel("linear_index")
-    puts = True
+    puts = draws_floats = True
 
     def memory_info(self) -> dict[str, int]:
         return dict(self.core.memory_info())

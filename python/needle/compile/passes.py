@@ -1,4 +1,9 @@
-"""Passes: each takes a listing and returns one that computes the same, with fewer nodes."""
+"""Passes: each takes a listing and returns one that computes the same, with fewer nodes.
+
+Two were left out, for nothing is left to gain. Masks from integers: a draw of uniform numbers is
+one kernel, and what compares them joins others. Updates together: the trace makes one of all small
+parameters (``trace.ALONE``); large ones are alone, so that their gradients die early.
+"""
 
 from __future__ import annotations
 

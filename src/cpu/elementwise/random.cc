@@ -10,9 +10,12 @@ namespace {
 
 constexpr int kLanes = 32;  // blocks computed side by side
 
+constexpr int64_t kWords = 4 * kLanes;
+
 struct PhiloxState {
   uint64_t offset;
   int64_t words;
+  bool is_uniform;  // float32 instead of the words
 };
 
 struct Stream {
@@ -46,8 +49,8 @@ void philox(uint32_t* out, uint64_t key, uint64_t counter) {
     for (int w = 0; w < 4; ++w) out[4 * i + w] = static_cast<uint32_t>(x[w][i]);
 }
 
+// Words from `first`, a multiple of four, on to `end`.
 void fill_words(uint32_t* out, const Stream& stream, int64_t first, int64_t end) {
-  constexpr int64_t kWords = 4 * kLanes;
   int64_t word = first;
   for (; word + kWords <= end; word += kWords)
     philox(out + word, stream.key, stream.counter + word / 4);
@@ -57,16 +60,32 @@ void fill_words(uint32_t* out, const Stream& stream, int64_t first, int64_t end)
   std::copy(rest, rest + (end - word), out + word);
 }
 
+// Multiples of 2**-24 in [0, 1), by the low bits of the words.
+void fill_uniform(float* out, const Stream& stream, int64_t first, int64_t end) {
+  uint32_t words[kWords];
+  float values[kWords];
+  for (int64_t word = first; word < end; word += kWords) {
+    philox(words, stream.key, stream.counter + word / 4);
+    for (int i = 0; i < kWords; ++i)
+      values[i] = static_cast<float>(static_cast<int32_t>(words[i] & 0xFFFFFF)) * 0x1p-24F;
+    std::copy(values, values + std::min(kWords, end - word), out + word);
+  }
+}
+
 int64_t run_random_bits(const Plan* plan, void* const* buffers, void*) {
   const auto& state = *reinterpret_cast<const PhiloxState*>(plan->state);
-  auto* out = static_cast<uint32_t*>(buffers[0]);
   Stream stream = *static_cast<const Stream*>(buffers[1]);
   stream.counter += state.offset;
   int64_t lines = (state.words + 63) / 64;
   const int team = state.words < kSerial ? 1 : threads();
   parallel(team, [&](int part) {
-    fill_words(out, stream, lines * part / team * 64,
-               std::min(lines * (part + 1) / team * 64, state.words));
+    const int64_t first = lines * part / team * 64;
+    const int64_t end = std::min(lines * (part + 1) / team * 64, state.words);
+    if (state.is_uniform) {
+      fill_uniform(static_cast<float*>(buffers[0]), stream, first, end);
+    } else {
+      fill_words(static_cast<uint32_t*>(buffers[0]), stream, first, end);
+    }
   });
   return -1;
 }
@@ -74,12 +93,14 @@ int64_t run_random_bits(const Plan* plan, void* const* buffers, void*) {
 }  // namespace
 
 const char* plan_random_bits(Plan* plan, const Operand& out, uint64_t offset) {
-  if (out.dtype != kInt32 && out.dtype != kInt64) return "random bits are int32 or int64";
+  const bool is_uniform = out.dtype == kFloat32;
+  if (!is_uniform && out.dtype != kInt32 && out.dtype != kInt64)
+    return "random bits are int32 or int64";
   int64_t words = kItemSize[out.dtype] / 4;
   for (int d = 0; d < out.ndim; ++d) words *= out.shape[d];
   plan->run = run_random_bits;
   plan->workspace = 0;
-  *reinterpret_cast<PhiloxState*>(plan->state) = {offset, words};
+  *reinterpret_cast<PhiloxState*>(plan->state) = {offset, words, is_uniform};
   return nullptr;
 }
 

@@ -62,11 +62,13 @@ def check_stream(key: NDArray) -> None:
         )
 
 
-def bits(shape: tuple[int, ...], key: Key, counter: int, device: DeviceLike) -> NDArray:
+def bits(
+    shape: tuple[int, ...], key: Key, counter: int, device: DeviceLike, kind: DType = dtypes.int32
+) -> NDArray:
     """Return int32 bits: those of the blocks of 4 words from ``counter`` on."""
     if not isinstance(key, int):
         check_stream(key)
-    return kernels.random_bits(shape, key, counter, dtypes.int32, device)
+    return kernels.random_bits(shape, key, counter, kind, device)
 
 
 @lru_cache(maxsize=64)
@@ -78,6 +80,8 @@ def _number(value: float, kind: DType, device: DeviceLike) -> NDArray:
 
 def uniform(shape: tuple[int, ...], key: Key, counter: int, device: DeviceLike) -> NDArray:
     """Return float32 values in [0, 1): multiples of 2**-24."""
+    if as_device(device).backend.draws_floats:
+        return bits(shape, key, counter, device, dtypes.float32)
     words = bits(shape, key, counter, device)
     mask = _number(0xFFFFFF, dtypes.int32, words.device)
     low = kernels.elementwise("bitwise_and", words, mask).astype(dtypes.float32)
