@@ -452,10 +452,7 @@ def _runs(values: NDArray, equal_nan: bool) -> NDArray:
 
 
 def random_bits(shape: Shape, key: Any, counter: int, dtype: DType, device: Any) -> NDArray:
-    """Return an array of Philox4x32-10 bits; key may be a stream (ops/random/stream.py).
-
-    It is of integers, or where the backend ``draws_floats`` of float32.
-    """
+    """Return an array of Philox4x32-10 bits; key may be a stream (ops/random/stream.py)."""
     out = empty(shape, dtype, device)
     backend = out.device.backend
     draw: Any = backend.random_bits if isinstance(key, int) else backend.random_bits_of
