@@ -39,18 +39,18 @@ def _unary(function: Callable[..., Tensor]) -> Callable[[Any], Tensor]:
     return _named(method, function)
 
 
-def _with_other(function: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
+def _with_other(function: Callable[..., Tensor], doc: str = "") -> Callable[[Any, Operand], Tensor]:
     """Return a function of two tensors as a method, whose argument is ``other``."""
 
-    def method(self: Any, other: Any) -> Tensor:
+    def method(self: Any, other: Operand) -> Tensor:
         return function(self, other)
 
-    return _named(method, function)
+    return _named(method, function, doc)
 
 
-def _named(method: Any, function: Any) -> Any:
+def _named(method: Any, function: Any, doc: str = "") -> Any:
     method.__name__ = method.__qualname__ = function.__name__
-    method.__doc__ = function.__doc__
+    method.__doc__ = doc or function.__doc__
     return method
 
 
@@ -69,9 +69,7 @@ class Aliases(Inspection):
         """x - alpha * other."""
         return ops.subtract(self, _times(other, alpha))
 
-    def mul(self, other: Operand) -> Tensor:
-        """x * other."""
-        return ops.multiply(self, other)
+    mul = _with_other(ops.multiply, "x * other.")
 
     def div(self, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
         """x / other. Rounding mode "floor" rounds down, "trunc" towards zero; both keep integers.
@@ -94,14 +92,8 @@ class Aliases(Inspection):
 
     subtract, multiply, divide, true_divide, negative = sub, mul, div, div, neg
 
-    def floor_divide(self, other: Operand) -> Tensor:
-        """x // other."""
-        return ops.floor_divide(self, other)
-
-    def remainder(self, other: Operand) -> Tensor:
-        """x % other, with the sign of other."""
-        return ops.remainder(self, other)
-
+    floor_divide = _with_other(ops.floor_divide, "x // other.")
+    remainder = _with_other(ops.remainder, "x % other, with the sign of other.")
     fmod = _with_other(ops.fmod)
     frac = ops.frac
     xlogy = _with_other(ops.xlogy)
@@ -110,26 +102,11 @@ class Aliases(Inspection):
     erfc = _unary(ops.erfc)
     erfinv = _unary(ops.erfinv)
 
-    def atan2(self, other: Operand) -> Tensor:
-        """Angle of the point (other, x)."""
-        return ops.atan2(self, other)
-
-    def copysign(self, other: Operand) -> Tensor:
-        """|x| with the sign of other."""
-        return ops.copysign(self, other)
-
-    def hypot(self, other: Operand) -> Tensor:
-        """sqrt(x**2 + other**2), without overflow."""
-        return ops.hypot(self, other)
-
-    def logaddexp(self, other: Operand) -> Tensor:
-        """log(exp(x) + exp(other)), without overflow."""
-        return ops.logaddexp(self, other)
-
-    def logaddexp2(self, other: Operand) -> Tensor:
-        """log2(2**x + 2**other), without overflow."""
-        return ops.logaddexp2(self, other)
-
+    atan2 = _with_other(ops.atan2, "Angle of the point (other, x).")
+    copysign = _with_other(ops.copysign, "|x| with the sign of other.")
+    hypot = _with_other(ops.hypot, "sqrt(x**2 + other**2), without overflow.")
+    logaddexp = _with_other(ops.logaddexp, "log(exp(x) + exp(other)), without overflow.")
+    logaddexp2 = _with_other(ops.logaddexp2, "log2(2**x + 2**other), without overflow.")
     lgamma = _unary(ops.lgamma)
     digamma = ops.digamma
 
@@ -179,54 +156,18 @@ class Aliases(Inspection):
 
     nan_to_num = ops.nan_to_num
 
-    def eq(self, other: Any) -> Tensor:
-        """x == other."""
-        return ops.equal(self, other)
-
-    def ne(self, other: Any) -> Tensor:
-        """x != other."""
-        return ops.not_equal(self, other)
-
-    def lt(self, other: Operand) -> Tensor:
-        """x < other."""
-        return ops.less(self, other)
-
-    def le(self, other: Operand) -> Tensor:
-        """x <= other."""
-        return ops.less_equal(self, other)
-
-    def gt(self, other: Operand) -> Tensor:
-        """x > other."""
-        return ops.greater(self, other)
-
-    def ge(self, other: Operand) -> Tensor:
-        """x >= other."""
-        return ops.greater_equal(self, other)
-
-    def logical_and(self, other: Operand) -> Tensor:
-        """Whether neither is zero."""
-        return ops.logical_and(self, other)
-
-    def logical_or(self, other: Operand) -> Tensor:
-        """Whether at least one is not zero."""
-        return ops.logical_or(self, other)
-
-    def logical_xor(self, other: Operand) -> Tensor:
-        """Whether exactly one is not zero."""
-        return ops.logical_xor(self, other)
-
-    def bitwise_and(self, other: Operand) -> Tensor:
-        """x & other."""
-        return ops.bitwise_and(self, other)
-
-    def bitwise_or(self, other: Operand) -> Tensor:
-        """x | other."""
-        return ops.bitwise_or(self, other)
-
-    def bitwise_xor(self, other: Operand) -> Tensor:
-        """x ^ other."""
-        return ops.bitwise_xor(self, other)
-
+    eq = _with_other(ops.equal, "x == other.")
+    ne = _with_other(ops.not_equal, "x != other.")
+    lt = _with_other(ops.less, "x < other.")
+    le = _with_other(ops.less_equal, "x <= other.")
+    gt = _with_other(ops.greater, "x > other.")
+    ge = _with_other(ops.greater_equal, "x >= other.")
+    logical_and = _with_other(ops.logical_and, "Whether neither is zero.")
+    logical_or = _with_other(ops.logical_or, "Whether at least one is not zero.")
+    logical_xor = _with_other(ops.logical_xor, "Whether exactly one is not zero.")
+    bitwise_and = _with_other(ops.bitwise_and, "x & other.")
+    bitwise_or = _with_other(ops.bitwise_or, "x | other.")
+    bitwise_xor = _with_other(ops.bitwise_xor, "x ^ other.")
     bitwise_not = _unary(ops.bitwise_invert)
 
     def where(self, condition: Operand, other: Operand) -> Tensor:

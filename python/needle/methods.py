@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from needle import ops
-from needle.aliases import Aliases, _unary
+from needle.aliases import Aliases, _unary, _with_other
 from needle.errors import ArgumentError, AxesError, OptionError, explain, unknown
 from needle.executor import shape_of, spec_of
 from needle.ops.core.operands import declined
@@ -31,6 +31,11 @@ def _operator(function: Callable[..., Any], reflected: str) -> Callable[[Any, An
             return declined(other, reflected)
 
     return operator
+
+
+def _reflected(function: Callable[..., Tensor]) -> Callable[[Any, Operand], Tensor]:
+    """Return the method of an operator whose left operand is the other one."""
+    return lambda self, other: function(other, self)
 
 
 class Methods(Aliases):
@@ -60,38 +65,25 @@ class Methods(Aliases):
 
     __floordiv__ = _operator(ops.floor_divide, "__rfloordiv__")
 
-    def __rfloordiv__(self, other: Operand) -> Tensor:
-        return ops.floor_divide(other, self)
-
+    __rfloordiv__ = _reflected(ops.floor_divide)
     __mod__ = _operator(ops.remainder, "__rmod__")
 
-    def __rmod__(self, other: Operand) -> Tensor:
-        return ops.remainder(other, self)
-
+    __rmod__ = _reflected(ops.remainder)
     __and__ = _operator(ops.bitwise_and, "__rand__")
 
-    def __rand__(self, other: Operand) -> Tensor:
-        return ops.bitwise_and(other, self)
-
+    __rand__ = _reflected(ops.bitwise_and)
     __or__ = _operator(ops.bitwise_or, "__ror__")
 
-    def __ror__(self, other: Operand) -> Tensor:
-        return ops.bitwise_or(other, self)
-
+    __ror__ = _reflected(ops.bitwise_or)
     __xor__ = _operator(ops.bitwise_xor, "__rxor__")
 
-    def __rxor__(self, other: Operand) -> Tensor:
-        return ops.bitwise_xor(other, self)
-
+    __rxor__ = _reflected(ops.bitwise_xor)
     __lshift__ = _operator(ops.bitwise_left_shift, "__rlshift__")
 
-    def __rlshift__(self, other: Operand) -> Tensor:
-        return ops.bitwise_left_shift(other, self)
-
+    __rlshift__ = _reflected(ops.bitwise_left_shift)
     __rshift__ = _operator(ops.bitwise_right_shift, "__rrshift__")
 
-    def __rrshift__(self, other: Operand) -> Tensor:
-        return ops.bitwise_right_shift(other, self)
+    __rrshift__ = _reflected(ops.bitwise_right_shift)
 
     def __invert__(self) -> Tensor:
         return ops.bitwise_invert(self)
@@ -214,14 +206,8 @@ class Methods(Aliases):
         """Limit to [low, high], which may be called min and max. See ``ops.clip``."""
         return ops.clip(self, low, high, min=min, max=max)
 
-    def maximum(self, other: Operand) -> Tensor:
-        """The larger of two, elementwise."""
-        return ops.maximum(self, other)
-
-    def minimum(self, other: Operand) -> Tensor:
-        """The smaller of two, elementwise."""
-        return ops.minimum(self, other)
-
+    maximum = _with_other(ops.maximum, "The larger of two, elementwise.")
+    minimum = _with_other(ops.minimum, "The smaller of two, elementwise.")
     masked_fill = ops.masked_fill
 
     # ---- over axes -------------------------------------------------------------
@@ -282,10 +268,7 @@ class Methods(Aliases):
     diagonal = ops.diagonal
     trace = ops.trace
 
-    def dot(self, other: Tensor) -> Tensor:
-        """Matrix product."""
-        return ops.matmul(self, other)
-
+    dot = _with_other(ops.matmul, "Matrix product.")
     clone = ops.copy
 
     def numel(self) -> int:
