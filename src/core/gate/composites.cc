@@ -400,17 +400,26 @@ PyObject* cross_entropy_grad(PyObject* op, Array* const* x, int n) {
                 kChecked);
 }
 
-// ---- variance --------------------------------------------------------------------------------
+// ---- variances, deviations and lengths -------------------------------------------------------
 
-PyObject* variance(PyObject* op, Array* const* x, int) {
+template <int32_t reduction>
+PyObject* spread(PyObject* op, Array* const* x, int) {
+  const DType own = x[0]->spec->code;
   uint32_t axes;
   bool keep;
-  double correction;
-  if (!read_axes(op, x[0]->spec->ndim, &axes) || !read_attribute(op, keep_name, &keep) ||
-      !read_attribute(op, correction_name, &correction)) {
+  double correction = 0;
+  if (!is_floating(x[0]->spec) || !read_axes(op, x[0]->spec->ndim, &axes) ||
+      !read_attribute(op, keep_name, &keep) ||
+      (reduction != kNorm && !read_attribute(op, correction_name, &correction))) {
     return nullptr;
   }
-  return reinterpret_cast<PyObject*>(reduction_result(kVariance, axes, keep, x[0], correction));
+  const DType wide = reduction == kVariance ? own : statistics_type(own);
+  Arrays in, outs;
+  if (wide == own) Py_INCREF(in.add(x[0]));
+  if (wide != own) in.dense(x[0], wide);
+  outs.add(in[0] ? reduction_result(reduction, axes, keep, in[0], correction) : nullptr);
+  if (!outs[0] || wide == own) return outs[0] ? outs.release() : nullptr;
+  return reinterpret_cast<PyObject*>(copy_of(outs[0], own, false));
 }
 
 // Each says which kernel it calls, then what it takes and gives.
@@ -441,7 +450,9 @@ PyMethodDef functions[] = {
     override<cross_entropy_grad, 5, 6>(
         "CrossEntropyGrad",
         "cross_entropy_grad: g, logits, labels, shift, rest[, where to] -> dlogits"),
-    override<variance, 1>("Var", "reduce: x -> out"),
+    override<spread<kVariance>, 1>("Var", "reduce: x -> out"),
+    override<spread<kDeviation>, 1>("StandardDeviation", "reduce: x -> out"),
+    override<spread<kNorm>, 1>("EuclideanNorm", "reduce: x -> out"),
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

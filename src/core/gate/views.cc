@@ -219,7 +219,7 @@ PyObject* reduce(PyObject*, PyObject* const* args, Py_ssize_t n) {
   }
   const auto function = static_cast<int32_t>(code);
   if (out) return written(out, reduce_into(out, function, mask, x, factor));
-  if (code >= kVariance) return or_none(nullptr);
+  if (code == kVariance || code == kDeviation) return or_none(nullptr);  // of what factor?
   return result_of(x, reduction_result(function, mask, args[3] == Py_True, x, 0));
 }
 
