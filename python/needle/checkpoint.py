@@ -204,7 +204,7 @@ def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
         for reference, node in zip(closed, nodes, strict=True):
             tensor = reference()
             if tensor is not None and tensor.node is not node:
-                (old,) = aliases([graph.handle(node)])
+                (old,) = aliases([graph.tensor_of(node)])
                 now = graph.wrap(None)
                 undo.append((tensor, now, tensor.requires_grad))
                 graph.rebind(now, tensor)
@@ -342,7 +342,7 @@ def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
     parts = tree.flat(out)
     if not any(x.requires_grad for x in parts):
         return out
-    closed = [graph.handle(x) for x in _closed_over(parts, leaves, since, frozenset())]
+    closed = [graph.tensor_of(x) for x in _closed_over(parts, leaves, since, frozenset())]
     op = _Checkpoint(function, len(tensors), state, [weakref.ref(x) for x in closed], buffers)
     several = tree.is_several(out)
     result = _recorded(op, parts, several, [*tensors, *closed])

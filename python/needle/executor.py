@@ -307,7 +307,7 @@ def realize(nodes: Iterable[Any]) -> None:
     with modes(recording=False, lazy=False):
         for node in graph.pending_order(nodes):
             if trace is not None:
-                raise tracing.read(graph.handle(node))
+                raise tracing.read(graph.tensor_of(node))
             arrays = [below.value for below in node.inputs]
             if not node.done:  # another thread may have been faster, before or while we read
                 graph.finish(node, _computed(node, arrays))
@@ -336,7 +336,7 @@ def line_of(node: Any) -> str | None:
 
 def placed(node: Any, error: Exception) -> Exception:
     """Return the exception of a postponed op as an error that names the op and its line."""
-    found = _explained(node.op, [graph.handle(below) for below in node.inputs], error)
+    found = _explained(node.op, [graph.tensor_of(below) for below in node.inputs], error)
     line = _lines.get(node)
     return found.called_at(line) if line and isinstance(found, NeedleError) else found
 

@@ -293,7 +293,7 @@ class TensorBase(_Described):
     @property
     def inputs(self) -> list[Any]:
         """The tensors that the op was applied to."""
-        return [] if self._node is None else [handle(below) for below in self._node.inputs]
+        return [] if self._node is None else [tensor_of(below) for below in self._node.inputs]
 
     @property
     def requires_grad(self) -> bool:
@@ -426,7 +426,7 @@ def peek(node: Any) -> Any:
     return node._handle() if node._handle is not None else None
 
 
-def handle(node: Any) -> Any:
+def tensor_of(node: Any) -> Any:
     """Return the live tensor of a node, or a new one over its value."""
     tensor = peek(node)
     if tensor is None:

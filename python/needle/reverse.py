@@ -44,7 +44,7 @@ def walk(
         _add(grads, graph.leaf(out), seeds[i])
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
-    handle, owner, release = graph.handle, graph.owner, graph.release
+    tensor_of, owner, release = graph.tensor_of, graph.owner, graph.release
     watched, lazily = nancheck.on(), graph.lazy()
     while order:
         node = order.pop()
@@ -58,7 +58,7 @@ def walk(
             continue
         if lazily and getattr(node, "released", False):  # no older native module has it
             _check_kept(node)
-        out = handle(node)
+        out = tensor_of(node)
         parts = nancheck.gradient(op, out_grad, out) if watched else op.gradient(out_grad, out)
         if type(parts) is not tuple:
             parts = tuple(parts) if isinstance(parts, list) else (parts,)
@@ -91,7 +91,7 @@ def _check_kept(node: Any) -> None:
         bit = place if value is node else min(place, 62)
         read = any(mask >> bit & 1 for mask in needed)
         if read and value.op is not None and graph.peek(value) is None:
-            raise graph.released(graph.handle(value))
+            raise graph.released(graph.tensor_of(value))
 
 
 def _masks(node: Any) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ def listing(function, *arrays, stores=()):
         roots = [graph.leaf(x) for x in results]
         order = graph.topo(roots)
     given = set(sources)
-    constants = [(n, graph.handle(n).array) for n in order if n.op is None and n not in given]
+    constants = [(n, graph.tensor_of(n).array) for n in order if n.op is None and n not in given]
     stored = {place for place, _ in stores}
     return Listing(
         [n for n in order if n.op is not None],

@@ -186,7 +186,7 @@ class Builder:
             return None
         tensor = graph.owner(node)
         if node.op is not None and tensor is None:
-            tensor = graph.handle(node)
+            tensor = graph.tensor_of(node)
         if node.op is not None and node.needs:
             raise tracing.refused(
                 f"a tensor that the function finds, the result of {node.op}, is part of a graph "

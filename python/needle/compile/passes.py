@@ -59,7 +59,7 @@ class Rewriting:
 
     def make(self, op: Any, inputs: Sequence[Any], spec: Any) -> Any:
         """Return a new node."""
-        made = graph.pend(op, [graph.handle(x) for x in inputs], spec, False).node
+        made = graph.pend(op, [graph.tensor_of(x) for x in inputs], spec, False).node
         self.order.append(made)
         if self.line is not None:
             executor.note_line(made, self.line)

@@ -91,7 +91,7 @@ def expand(work: Any, node: Any, inputs: Sequence[Any]) -> Any:
         return None
     if backend.find_override(node.inputs[0].spec.device.name, kind.__name__) is not None:
         return None
-    tensors = [graph.handle(x) for x in inputs]
+    tensors = [graph.tensor_of(x) for x in inputs]
     with executor.modes(recording=False, lazy=True):
         try:
             out = op.expand(*tensors)

@@ -44,7 +44,7 @@ def find_topo_sort(node_list: Sequence[Any]) -> list[Any]:
             order.append(inputs[1])
             found[node] = _recorded(Add.of(), inputs)
         else:
-            tensor = graph.handle(node)
+            tensor = graph.tensor_of(node)
             freed = tensor.array is None and node.done
             found[node] = _recorded(node.op, inputs) if freed else tensor
         if not _is_number(node):

@@ -141,7 +141,7 @@ def _of_tensors(what: Any) -> Graph:
             )
     roots = [graph.leaf(x) for x in tensors]
     nodes = graph.topo(roots)
-    names = {x: _called(graph.handle(x)) for x in nodes if not x.inputs}
+    names = {x: _called(graph.tensor_of(x)) for x in nodes if not x.inputs}
     if all(x in names for x in roots):
         raise ArgumentError(
             "draw: the tensor has no graph\n"

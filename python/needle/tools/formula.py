@@ -79,7 +79,7 @@ class Reader:
         return self._known[root]
 
     def _leaf(self, node: Any) -> Term:
-        tensor = graph.handle(node)
+        tensor = graph.tensor_of(node)
         values = None if tensor.array is None else tensor.detach().numpy()
         if values is not None and values.size and (values == values.flat[0]).all():
             return number(values.flat[0])

@@ -167,7 +167,7 @@ PyObject* peek(PyObject*, PyObject* node) {
   return check_node(node) ? new_reference(as_node(node)->handle) : nullptr;
 }
 
-PyObject* handle(PyObject*, PyObject* node) {
+PyObject* tensor_of(PyObject*, PyObject* node) {
   return check_node(node) ? handle_of(as_node(node)) : nullptr;
 }
 
@@ -387,7 +387,7 @@ PyMethodDef functions[] = {
     FAST(topo, "All nodes below, inputs first."),
     {"release", release, METH_O, "Release the values that the node's gradient would read."},
     {"peek", peek, METH_O, "The live tensor of a node, or None."},
-    {"handle", handle, METH_O, "The live tensor of a node, or a new one."},
+    {"tensor_of", tensor_of, METH_O, "The live tensor of a node, or a new one."},
     {"owner", owner, METH_O, "The tensor that a gradient of the node belongs to, or None."},
     {"leaf", leaf, METH_O, "The tensor's node, made where there is none."},
     {"pending_order", pending_order, METH_O, "The nodes below that have not run."},
