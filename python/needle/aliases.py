@@ -126,21 +126,13 @@ class Aliases(Inspection):
         """Whether all elements are close to other's. See ``ops.isclose``."""
         return ops.allclose(self, other, rtol, atol, equal_nan)
 
-    def addcmul(self, y: Operand, z: Operand, *, value: float = 1.0) -> Tensor:
-        """x + value * y * z."""
-        return ops.addcmul(self, y, z, value=value)
-
-    def addcdiv(self, y: Operand, z: Operand, *, value: float = 1.0) -> Tensor:
-        """x + value * y / z."""
-        return ops.addcdiv(self, y, z, value=value)
-
+    addcmul = ops.addcmul
+    addcdiv = ops.addcdiv
     logit = ops.logit
     leaky_relu = ops.leaky_relu
     elu = ops.elu
 
-    def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-        """Limit to [min, max]."""
-        return ops.clip(self, min, max)
+    clamp = ops.clamp
 
     def clamp_min(self, min: Operand) -> Tensor:
         """The larger of x and min."""

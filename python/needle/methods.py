@@ -33,6 +33,16 @@ def _operator(function: Callable[..., Any], reflected: str) -> Callable[[Any, An
     return operator
 
 
+def _converted(dtype: str) -> Callable[[Any], Tensor]:
+    """Return the method that converts to a dtype."""
+
+    def method(self: Any) -> Tensor:
+        return ops.astype(self, dtype)
+
+    method.__doc__ = f"Convert to {dtype}."
+    return method
+
+
 def _reflected(function: Callable[..., Tensor]) -> Callable[[Any, Operand], Tensor]:
     """Return the method of an operator whose left operand is the other one."""
     return lambda self, other: function(other, self)
@@ -230,25 +240,8 @@ class Methods(Aliases):
     sort = ops.sort
     argsort = ops.argsort
     topk = ops.topk
-
-    def nonzero(self, *, as_tuple: bool = True) -> Any:
-        """The positions of all elements that are not zero, per axis. See ``ops.nonzero``."""
-        return ops.nonzero(self, as_tuple=as_tuple)
-
-    def unique(
-        self,
-        *,
-        return_index: bool = False,
-        return_inverse: bool = False,
-        return_counts: bool = False,
-    ) -> Any:
-        """The distinct values in ascending order. See ``ops.unique``."""
-        return ops.unique(
-            self,
-            return_index=return_index,
-            return_inverse=return_inverse,
-            return_counts=return_counts,
-        )
+    nonzero = ops.nonzero
+    unique = ops.unique
 
     # ---- arrangement -----------------------------------------------------------
 
@@ -275,30 +268,10 @@ class Methods(Aliases):
         """Number of elements."""
         return int(spec_of(self).size)
 
-    def float(self) -> Tensor:
-        """Convert to float32."""
-        return ops.astype(self, "float32")
-
-    def double(self) -> Tensor:
-        """Convert to float64."""
-        return ops.astype(self, "float64")
-
-    def half(self) -> Tensor:
-        """Convert to float16."""
-        return ops.astype(self, "float16")
-
-    def bfloat16(self) -> Tensor:
-        """Convert to bfloat16."""
-        return ops.astype(self, "bfloat16")
-
-    def int(self) -> Tensor:
-        """Convert to int32."""
-        return ops.astype(self, "int32")
-
-    def long(self) -> Tensor:
-        """Convert to int64."""
-        return ops.astype(self, "int64")
-
-    def bool(self) -> Tensor:
-        """Convert to bool."""
-        return ops.astype(self, "bool")
+    float = _converted("float32")
+    double = _converted("float64")
+    half = _converted("float16")
+    bfloat16 = _converted("bfloat16")
+    int = _converted("int32")
+    long = _converted("int64")
+    bool = _converted("bool")

@@ -282,13 +282,9 @@ def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Rang
 
 
 def var_mean(
-    x: Tensor,
-    dim: Axes = None,
-    *,
-    unbiased: bool = True,
-    correction: float = 1,
+    x: Tensor, dim: Axes = None, *, unbiased: bool = True, correction: float = 1,
     keepdim: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the variance and the mean over axes (all for None).
 
     >>> var, mean = ndl.var_mean(Tensor([1.0, 2.0, 3.0]))
@@ -300,13 +296,9 @@ def var_mean(
 
 
 def std_mean(
-    x: Tensor,
-    dim: Axes = None,
-    *,
-    unbiased: bool = True,
-    correction: float = 1,
+    x: Tensor, dim: Axes = None, *, unbiased: bool = True, correction: float = 1,
     keepdim: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the standard deviation and the mean over axes (all for None).
 
     >>> std, mean = ndl.std_mean(Tensor([1.0, 2.0, 3.0]))
