@@ -99,6 +99,13 @@ struct FusedProgram {
   const int16_t* results;  // the registers of the outputs, each once; null: the last ones
 };
 
+// What is left of a program's last output: its reduction over axes.
+struct FusedReduction {
+  int32_t reduction;  // kSum, kMean, kMax or kMin
+  uint32_t axes;
+  DType dtype;  // of what is reduced
+};
+
 // buffers: the outputs, then the inputs, each at its view's first element. workspace: at least
 // plan->workspace bytes, 64-byte aligned (null if 0). Returns -1, or the position (in the index
 // operand, C order) of the first index out of range; then out is unspecified.
@@ -368,6 +375,11 @@ struct Kernels {
   // kept, if one is), a, b, the last value if one is kept (laid out as out), the other operands.
   const char* (*plan_matmul_epilogue)(Plan*, const Operand& out, const Operand& a, const Operand& b,
                                       const Epilogue&);
+  // As plan_fused and then plan_reduce, with their bits; but the last output, which is read by the
+  // reduction alone, is no array: in its place is the result. inputs have the program's shape.
+  const char* (*plan_fused_reduce)(Plan*, const FusedReduction&, const FusedProgram& program,
+                                   const Operand* outs, int32_t n_outs, const Operand* inputs,
+                                   int32_t n_inputs);
 };
 
 // The functions in the table, in its order.
@@ -389,7 +401,7 @@ struct Kernels {
   KERNEL(plan_recurrent_grad) KERNEL(plan_attention) KERNEL(plan_attention_grad) KERNEL(adam) \
   KERNEL(sgd) KERNEL(plan_banded) KERNEL(plan_put) KERNEL(plan_linear_index) \
   KERNEL(plan_check_range) KERNEL(plan_count_true) KERNEL(plan_find_true) KERNEL(plan_triangle) \
-  KERNEL(plan_pad) KERNEL(plan_matmul_epilogue)
+  KERNEL(plan_pad) KERNEL(plan_matmul_epilogue) KERNEL(plan_fused_reduce)
 // clang-format on
 
 }  // namespace needle

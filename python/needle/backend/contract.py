@@ -327,6 +327,31 @@ class Backend:
         found = fused.result_registers(code, len(outs), len(inputs), results)
         fused.run(self, code, outs, inputs, found)
 
+    def reduce_fused(
+        self,
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
+        outs: Sequence[NDArray],
+        inputs: Sequence[NDArray],
+        results: Sequence[int],
+        function: str,
+        axes: tuple[int, ...],
+    ) -> None:
+        """Run an elementwise program, and reduce its last output, which nobody else needs.
+
+        This default computes that output and then reduces it; a backend may have a kernel that
+        does not store it, and gives the same bits.
+
+        Args:
+            program: as for ``run_fused``.
+            outs: as for ``run_fused``; but the last one takes the reduction, with its dtype, and
+                keeps the axes with size 1. It is dense.
+            inputs: as for ``run_fused``.
+            results: the register of each output, the last one being reduced.
+            function: "sum", "mean", "max" or "min".
+            axes: as for ``reduce``.
+        """
+        fused.reduce(self, program, outs, inputs, results, function, axes)
+
 
 def _raise_first(wrong: Any, values: Any, describe: Describe) -> None:
     bad = np.flatnonzero(wrong)

@@ -128,3 +128,22 @@ def run(
         registers.append(out)
     for out, register in zip(outs, results, strict=True):
         backend.copy(out, registers[register])
+
+
+def reduce(
+    backend: Backend,
+    program: Sequence[tuple[str, tuple[int | str, ...]]],
+    outs: Sequence[Any],
+    inputs: Sequence[Any],
+    results: Sequence[int],
+    function: str,
+    axes: tuple[int, ...],
+) -> None:
+    """Run a program and then a reduction: the definition of ``Backend.reduce_fused``."""
+    from needle.backend.ndarray import empty
+
+    code = tuple((name, tuple(arguments)) for name, arguments in program)
+    kind = register_dtypes(code, tuple(x.dtype for x in inputs))[results[-1]]
+    whole = empty(inputs[0].shape, kind, inputs[0].device)
+    backend.run_fused(code, [*outs[:-1], whole], inputs, results)
+    backend.reduce(function, outs[-1], whole, axes)

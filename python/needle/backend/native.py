@@ -165,6 +165,22 @@ class NativeBackend(Backend):
     ) -> None:
         self.core.run_fused(*_coded(program, len(outs), inputs, results), list(outs), list(inputs))
 
+    def reduce_fused(
+        self,
+        program: Sequence[tuple[str, tuple[int | str, ...]]],
+        outs: Sequence[Any],
+        inputs: Sequence[Any],
+        results: Sequence[int],
+        function: str,
+        axes: tuple[int, ...],
+    ) -> None:
+        code = tuple((name, tuple(arguments)) for name, arguments in program)
+        kinds = fused.register_dtypes(code, tuple(x.dtype for x in inputs))
+        known = _coded(code, len(outs), inputs, results)
+        reduction = (kernels.reduction_code(function), axes, kinds[results[-1]].code)
+        if not self.core.reduce_fused(*known, reduction, list(outs), list(inputs)):
+            super().reduce_fused(program, outs, inputs, results, function, axes)
+
     def run_each(
         self,
         program: Sequence[tuple[str, tuple[int | str, ...]]],

@@ -19,19 +19,20 @@ bool may_share(const Array* out, nb::list inputs) {
   return true;
 }
 
+void add_operands(nb::list arrays, std::vector<Operand>& operands, std::vector<void*>& buffers) {
+  for (nb::handle x : arrays) {
+    operands.push_back(operand(native(x)));
+    buffers.push_back(address(native(x)));
+  }
+}
+
 void run_fused(nb::handle program, nb::handle numbers, nb::handle results, nb::list outs,
                nb::list inputs) {
   const Fused fused(program, numbers, results);
   std::vector<Operand> out_operands, in_operands;
   std::vector<void*> buffers;
-  for (nb::handle x : outs) {
-    out_operands.push_back(operand(native(x)));
-    buffers.push_back(address(native(x)));
-  }
-  for (nb::handle x : inputs) {
-    in_operands.push_back(operand(native(x)));
-    buffers.push_back(address(native(x)));
-  }
+  add_operands(outs, out_operands, buffers);
+  add_operands(inputs, in_operands, buffers);
   Plan plan;
   check(kernels->plan_fused(&plan, fused.program(), out_operands.data(),
                             static_cast<int>(out_operands.size()), in_operands.data(),
@@ -39,6 +40,27 @@ void run_fused(nb::handle program, nb::handle numbers, nb::handle results, nb::l
         "run_fused", native(outs[0]));
   run_buffers(plan, buffers, kWork * native(outs[0])->spec->size,
               may_share(native(outs[0]), inputs) ? kSameView : 0);
+}
+
+// Whether there is a kernel. reduction: (code, axes, dtype of what is reduced).
+bool reduce_fused(nb::handle program, nb::handle numbers, nb::handle results, nb::handle reduction,
+                  nb::list outs, nb::list inputs) {
+  const Fused fused(program, numbers, results);
+  FusedReduction own{nb::cast<int>(reduction[0]), 0, DType(nb::cast<int>(reduction[2]))};
+  for (nb::handle axis : reduction[1]) own.axes |= 1u << nb::cast<int>(axis);
+  std::vector<Operand> out_operands, in_operands;
+  std::vector<void*> buffers;
+  add_operands(outs, out_operands, buffers);
+  add_operands(inputs, in_operands, buffers);
+  Plan plan;
+  if (kernels->plan_fused_reduce(&plan, own, fused.program(), out_operands.data(),
+                                 static_cast<int>(out_operands.size()), in_operands.data(),
+                                 static_cast<int>(in_operands.size()))) {
+    return false;
+  }
+  const bool shares = out_operands.size() > 1 && may_share(native(outs[0]), inputs);
+  run_buffers(plan, buffers, kWork * native(inputs[0])->spec->size, shares ? kSameView : 0);
+  return true;
 }
 
 // Whether there is a kernel. steps: (function, place of the value among its operands, or -1 if it
@@ -170,6 +192,7 @@ void add_kernels(nb::module_& m) {
   add_kernel(m, "sort", &Kernels::plan_sort);
   add_kernel(m, "triangle", &Kernels::plan_triangle);
   m.def("run_fused", &run_fused);
+  m.def("reduce_fused", &reduce_fused);
   m.def("matmul_epilogue", &needle::matmul_epilogue, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
         nb::arg(), nb::arg(), nb::arg() = nb::none());
   m.def("extremes", &extremes);

@@ -123,6 +123,20 @@ void Position::seek(const Walk& walk, int64_t block) {
   rows = std::min(walk.rows, walk.dim(1)[0] - index[1]);
 }
 
+void Position::seek_element(const Walk& walk, int64_t element, int64_t most) {
+  for (int i = 0; i < walk.operands; ++i) offsets[i] = 0;
+  for (int d = 0; d < walk.ndim; ++d) {
+    const int64_t* dim = walk.dim(d);
+    index[d] = element % dim[0];
+    element /= dim[0];
+    for (int i = 0; i < walk.operands; ++i) offsets[i] += index[d] * dim[1 + i];
+  }
+  const int64_t row = walk.dim(0)[0], rest = walk.dim(1)[0] - index[1];
+  const bool whole = index[0] == 0 && walk.cols == row && most >= row;
+  rows = whole ? std::min({walk.rows, most / row, rest}) : 1;
+  cols = std::min({walk.cols, row - index[0], most});
+}
+
 void Position::advance(const Walk& walk) {
   for (int d = 0; d < walk.ndim; ++d) {
     const int64_t* dim = walk.dim(d);

@@ -34,6 +34,9 @@ struct Position {
   int64_t index[kMaxDims];
 
   void seek(const Walk& walk, int64_t block);
+  // Goes to an element, counted in the order of the walk, for a block of at most so many from there
+  // on: a part of a row, or whole rows if the walk's blocks are such.
+  void seek_element(const Walk& walk, int64_t element, int64_t most);
   void advance(const Walk& walk);
 };
 

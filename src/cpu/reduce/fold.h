@@ -264,24 +264,37 @@ Vector<A> fold_group(const A* x) {
   return combine<op>(combine<op>(folded[0], folded[1]), combine<op>(folded[2], folded[3]));
 }
 
-// Blocks are combined as a binary tree. n is a multiple of the lanes and not 0.
+// Combines blocks as a binary tree.
+template <int32_t op, class A>
+class Tree {
+ public:
+  // Adds a block, or an aligned group of them, before which there are so many.
+  void add(Vector<A> total, int64_t before) {
+    for (; before & 1; before >>= 1) total = combine<op>(part_[--parts_], total);
+    part_[parts_++] = total;
+  }
+  Vector<A> total() {
+    Vector<A> total = part_[--parts_];
+    while (parts_) total = combine<op>(part_[--parts_], total);
+    return total;
+  }
+
+ private:
+  Vector<A> part_[64];  // of numbers of blocks that are powers of two, the largest first
+  int parts_ = 0;
+};
+
+// n is a multiple of the lanes and not 0.
 template <int32_t op, class A>
 Vector<A> fold_vectors(const A* x, int64_t n, Order order) {
   if (n <= kRun) return fold_run<op>(x, n, order);
-  Vector<A> part[64];  // of numbers of blocks that are powers of two, the largest first
-  int parts = 0;
-  const auto append = [&](Vector<A> total, int64_t before) {
-    for (; before & 1; before >>= 1) total = combine<op>(part[--parts], total);
-    part[parts++] = total;
-  };
+  Tree<op, A> tree;
   int64_t i = 0;
   for (; order == Order::kApart && i + kGroup <= n; i += kGroup)
-    append(fold_group<op>(x + i), i / kGroup);
+    tree.add(fold_group<op>(x + i), i / kGroup);
   for (; i < n; i += kRun)
-    append(fold_run<op>(x + i, n - i < kRun ? n - i : kRun, order), i / kRun);
-  Vector<A> total = part[--parts];
-  while (parts) total = combine<op>(part[--parts], total);
-  return total;
+    tree.add(fold_run<op>(x + i, n - i < kRun ? n - i : kRun, order), i / kRun);
+  return tree.total();
 }
 
 template <int32_t op, class A>

@@ -95,10 +95,15 @@ struct Totals {
   A total[most_results];
 };
 
+// Kernels whose x lies in memory.
+struct ReadsMemory {
+  static const void* source(const Layout&, const void* x, int64_t) { return x; }
+};
+
 // Kernel::Part is the state of a unit after some of its positions. Kernel::fold makes one of
 // positions begin..end, Kernel::join adds a later one, Kernel::finish writes the results. Kernels
 // of rows' totals have fold_apart, which does so of units as far as they can be folded four at a
-// time, and returns where that ends.
+// time, and returns where that ends. Kernel::source is what a task, up to a unit, folds.
 template <class Kernel, class A>
 int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
   using Part = typename Kernel::Part;
@@ -113,7 +118,8 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
     run_spans(s.team, s.units * s.chunks, backwards, [&](int64_t task, int) {
       const int64_t begin = task % s.chunks * s.chunk;
       const int64_t end = begin + s.chunk < s.length ? begin + s.chunk : s.length;
-      Kernel::fold(s, x, unit_at(s, task / s.chunks), begin, end, parts[task]);
+      auto&& source = Kernel::source(s, x, task / s.chunks + 1);
+      Kernel::fold(s, source, unit_at(s, task / s.chunks), begin, end, parts[task]);
     });
     for (int64_t i = 0; i < s.units; ++i) {
       const Unit unit = unit_at(s, i);
@@ -131,10 +137,11 @@ int64_t run_units(const Plan* plan, void* const* buffers, void* workspace) {
     int64_t i = task * s.units_per_task;
     if constexpr (std::is_same_v<Part, Totals<A, 1>>)
       if (s.order == Order::kApart) i = Kernel::fold_apart(s, x, out, i, last);
+    auto&& source = Kernel::source(s, x, last);
     for (; i < last; ++i) {
       Part part;
       const Unit unit = unit_at(s, i);
-      Kernel::fold(s, x, unit, 0, s.length, part);
+      Kernel::fold(s, source, unit, 0, s.length, part);
       Kernel::finish(s, out, x, unit, part);
     }
   });

@@ -119,7 +119,7 @@ double far_root(const State<A>& s, const void* x, int64_t origin) {
 }
 
 template <int32_t op, class A>
-struct Deviation {
+struct Deviation : ReadsMemory {
   static constexpr bool kCentred = op != kNorm;
   using Part = Moments<A>;
   static void fold(const State<A>& s, const void* x, const Unit& unit, int64_t begin, int64_t end,
