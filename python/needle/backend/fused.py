@@ -140,8 +140,6 @@ def reduce(
     axes: tuple[int, ...],
 ) -> None:
     """Run a program and then a reduction: the definition of ``Backend.reduce_fused``."""
-    from needle.backend.ndarray import empty
-
     code = tuple((name, tuple(arguments)) for name, arguments in program)
     kind = register_dtypes(code, tuple(x.dtype for x in inputs))[results[-1]]
     whole = empty(inputs[0].shape, kind, inputs[0].device)

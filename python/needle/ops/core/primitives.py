@@ -69,12 +69,16 @@ class SumTo(Linear):
     def setup(self) -> None:
         self.kind, self.params = KINDS["sum to"], self.shape
 
-    def compute(self, x: NDArray) -> NDArray:
-        lead = x.ndim - len(self.shape)
-        repeated = tuple(i for i, n in enumerate(x.shape) if i < lead or self.shape[i - lead] != n)
+    def axes_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the axes of an x of this shape over which it sums."""
+        lead = len(shape) - len(self.shape)
+        repeated = tuple(i for i, n in enumerate(shape) if i < lead or self.shape[i - lead] != n)
         if lead < 0 or any(i >= lead and self.shape[i - lead] != 1 for i in repeated):
-            raise ShapeError(f"sum_to: {self.shape} does not broadcast to {x.shape}")
-        return kernels.reduce("sum", x, repeated, True).reshape(self.shape)
+            raise ShapeError(f"sum_to: {self.shape} does not broadcast to {shape}")
+        return repeated
+
+    def compute(self, x: NDArray) -> NDArray:
+        return kernels.reduce("sum", x, self.axes_of(x.shape), True).reshape(self.shape)
 
     def flops(self, *specs: Spec) -> int:
         return int(specs[0].size)
