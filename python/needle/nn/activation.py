@@ -54,15 +54,15 @@ class _Plain(_Activation):
 
 
 class _Set(_Activation):
-    """A function of x and of settings: attributes, in this order."""
+    """A function of x and of a setting, an attribute."""
 
-    settings: ClassVar[tuple[str, ...]]
+    setting: ClassVar[str]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, *[getattr(self, name) for name in self.settings])
+        return self.function(x, getattr(self, self.setting))
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{getattr(self, name)}" for name in self.settings)
+        return f"{getattr(self, self.setting)}"
 
 
 class ReLU(_Plain):
@@ -105,7 +105,7 @@ class Sigmoid(_Activation):
     function = staticmethod(ops.sigmoid)
 
 
-class Softplus(_Set):
+class Softplus(Module):
     """log(1 + exp(beta * x)) / beta; x where beta * x is above a threshold. See ``ops.softplus``.
 
     Raises:
@@ -115,8 +115,6 @@ class Softplus(_Set):
     [0.3133 0.6931 1.3133]
     """
 
-    function, settings = staticmethod(ops.softplus), ("beta", "threshold")
-
     def __init__(self, beta: float = 1.0, threshold: float = math.inf) -> None:
         super().__init__()
         check_number(self, "beta", beta)
@@ -124,6 +122,9 @@ class Softplus(_Set):
             raise OptionError(f"Softplus: expected a positive finite beta, got {beta}")
         check_number(self, "threshold", threshold, low=-math.inf)
         self.beta, self.threshold = beta, threshold
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softplus(x, self.beta, self.threshold)
 
     def extra_repr(self) -> str:
         return shown("", {"beta": (self.beta, 1.0), "threshold": (self.threshold, math.inf)})
@@ -149,7 +150,7 @@ class GELU(_Set):
     [-0.1587  0.      0.8413]
     """
 
-    function, settings = staticmethod(ops.gelu), ("approximate",)
+    function, setting = staticmethod(ops.gelu), "approximate"
 
     def __init__(self, approximate: str | bool = False) -> None:
         super().__init__()
@@ -168,7 +169,7 @@ class LeakyReLU(_Set):
     [-0.2  0.   3. ]
     """
 
-    function, settings = staticmethod(ops.leaky_relu), ("negative_slope",)
+    function, setting = staticmethod(ops.leaky_relu), "negative_slope"
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
@@ -182,7 +183,7 @@ class ELU(_Set):
     [-0.8647  0.      3.    ]
     """
 
-    function, settings = staticmethod(ops.elu), ("alpha",)
+    function, setting = staticmethod(ops.elu), "alpha"
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -199,7 +200,7 @@ class CELU(_Set):
     [-1.2642  0.      3.    ]
     """
 
-    function, settings = staticmethod(ops.celu), ("alpha",)
+    function, setting = staticmethod(ops.celu), "alpha"
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -216,7 +217,7 @@ class Hardshrink(_Set):
     [-1.  0.  1.]
     """
 
-    function, settings = staticmethod(ops.hardshrink), ("lambd",)
+    function, setting = staticmethod(ops.hardshrink), "lambd"
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -244,20 +245,24 @@ class Tanhshrink(_Activation):
     function = staticmethod(ops.tanhshrink)
 
 
-class Threshold(_Set):
+class Threshold(Module):
     """x where x > threshold, else a value.
 
     >>> print(nn.Threshold(1.0, -5.0)(Tensor([0.0, 1.0, 2.0])))
     [-5. -5.  2.]
     """
 
-    function, settings = staticmethod(ops.threshold), ("threshold", "value")
-
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
         check_number(self, "threshold", threshold, low=-math.inf)
         check_number(self, "value", value, low=-math.inf)
         self.threshold, self.value = threshold, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.threshold(x, self.threshold, self.value)
+
+    def extra_repr(self) -> str:
+        return f"{self.threshold}, {self.value}"
 
 
 class Mish(_Plain):
@@ -300,7 +305,7 @@ class Hardswish(_Plain):
     function = staticmethod(ops.hardswish)
 
 
-class Hardtanh(_Set):
+class Hardtanh(Module):
     """x limited to [min_val, max_val].
 
     Raises:
@@ -309,8 +314,6 @@ class Hardtanh(_Set):
     >>> print(nn.Hardtanh(-1.0, 2.0)(Tensor([-4.0, 0.5, 4.0])))
     [-1.   0.5  2. ]
     """
-
-    function, settings = staticmethod(ops.hardtanh), ("min_val", "max_val")
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -321,6 +324,12 @@ class Hardtanh(_Set):
                 f"Hardtanh: min_val={min_val}, max_val={max_val}\n  rule: min_val < max_val"
             )
         self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return f"{self.min_val}, {self.max_val}"
 
 
 class Softsign(_Activation):
@@ -344,7 +353,7 @@ class LogSigmoid(_Activation):
 
 
 class _AlongAxis(_Set):
-    settings = ("axis",)
+    setting = "axis"
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
