@@ -34,6 +34,7 @@ _reshaped, _permuted, _broadcast, _sliced, _empty, _empty_of, _copy = map(
 
 if TYPE_CHECKING:
     from needle.course.operators import Operators
+    from needle.typing import DeviceLike, DTypeLike, Numpy, Values
 
     class _Base(Operators, Array): ...
 else:
@@ -61,7 +62,7 @@ def broadcast_shapes(operation: str, *shapes: Shape) -> Shape:
     return tuple(result)
 
 
-def default_dtype(values: Any, typed: bool) -> DType:
+def default_dtype(values: Numpy, typed: bool) -> DType:
     """Return the dtype for values whose dtype the user did not give.
 
     With ``NEEDLE_BACKEND=np`` as NumPy infers. Otherwise float32 for floating values and for
@@ -131,7 +132,7 @@ class NDArray(_Base):
     ndim: int
     size: int
 
-    def __new__(cls, other: Any, device: Any = None, dtype: Any = None) -> NDArray:
+    def __new__(cls, other: Values, device: DeviceLike = None, dtype: DTypeLike = None) -> NDArray:
         if isinstance(other, NDArray):
             made = other.astype(dtype or other.dtype, copy=True)
             made = made if device is None else made.to(device)
@@ -177,7 +178,7 @@ class NDArray(_Base):
         self.device.backend.copy(out, self)
         return out
 
-    def reshape(self, *shape: Any) -> NDArray:
+    def reshape(self, *shape: int | Sequence[int]) -> NDArray:
         """Return the elements in C order under another shape: a view where strides allow it.
 
         One size may be -1. Raises ShapeError if the sizes differ.
@@ -335,13 +336,13 @@ class NDArray(_Base):
         check_writable(self)
         self.device.backend.fill(self, value)
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self) -> Numpy:
         """Return the values as a NumPy array: a copy, or a view on the NumPy device."""
         self.device.backend.synchronize()
         values = self.device.backend.download(self)
         return values if self.device.name == "cpu_numpy" else np.array(values)
 
-    def to(self, device: Any) -> NDArray:
+    def to(self, device: DeviceLike) -> NDArray:
         """Return self, or a copy on another device."""
         target = devices.as_device(device)
         if target is self.device or target == self.device:
@@ -350,7 +351,7 @@ class NDArray(_Base):
         target.backend.upload(out, self.device.backend.download(self))
         return out
 
-    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> NDArray:
         """Return a copy with another element type, in self's memory order (self if it is the same
         and not copy)."""
         target = dtypes.as_dtype(dtype)
@@ -371,7 +372,7 @@ class NDArray(_Base):
             raise ShapeError(f"item: expected an array of one element, got {self.size} elements")
         return self.device.backend.download(self).item()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Numpy:
         self.device.backend.synchronize()
         values = self.device.backend.download(self)
         if _overlaps(values):  # as with NumPy's own broadcast_to
@@ -403,17 +404,17 @@ class NDArray(_Base):
         except (errors.NeedleError, MemoryError):  # repr must always return a text
             return f"NDArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
-    def __deepcopy__(self, memo: Any) -> NDArray:
+    def __deepcopy__(self, memo: object) -> NDArray:
         return self.copy()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return NDArray, (self.numpy(), self.device, self.dtype)
 
 
 set_array_class(NDArray)
 
 
-def _overlaps(values: np.ndarray[Any, Any]) -> bool:
+def _overlaps(values: Numpy) -> bool:
     """Return whether several elements may share memory."""
     span = 1
     for step, n in sorted((abs(s), n) for s, n in zip(values.strides, values.shape, strict=True)):
@@ -446,7 +447,7 @@ def kept_order(shape: Shape, arrays: tuple[NDArray, ...]) -> Shape | None:
     return None
 
 
-def empty(shape: Shape, dtype: Any = "float32", device: Any = None) -> NDArray:
+def empty(shape: Shape, dtype: DTypeLike = "float32", device: DeviceLike = None) -> NDArray:
     """Return a dense array whose values are not set."""
     made = _empty(shape, dtype, device)
     if made is not None:
@@ -469,7 +470,9 @@ def empty_of(spec: Spec) -> NDArray:
     return make_array(spec, spec.device.backend.allocate(spec.size * spec.dtype.itemsize))
 
 
-def full(shape: Shape, value: float, dtype: Any = "float32", device: Any = None) -> NDArray:
+def full(
+    shape: Shape, value: float, dtype: DTypeLike = "float32", device: DeviceLike = None
+) -> NDArray:
     """Return a dense array of one value."""
     where = devices.as_device(device)
     return full_of(make_spec(dtypes.as_dtype(dtype), where, tuple(shape)), value)
@@ -480,7 +483,7 @@ def full_of(spec: Spec, value: float) -> NDArray:
     return spec.device.backend.filled(spec, value)
 
 
-def _large(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _large(values: Numpy) -> Numpy:
     """Return numbers that NumPy keeps as objects (fractions, long integers) as float64."""
     if not values.size or not all(map(dtypes.is_number, {*map(type, values.flat)})):
         return values
@@ -490,7 +493,7 @@ def _large(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise errors.RangeError("array: an integer is too large for any dtype") from None
 
 
-def array(values: Any, dtype: Any = None, device: Any = None) -> NDArray:
+def array(values: Values, dtype: DTypeLike = None, device: DeviceLike = None) -> NDArray:
     """Return a dense copy of a NumPy array, nested list or number; see ``default_dtype``.
 
     Raises:

@@ -16,7 +16,7 @@ from needle.errors import DataError, IndexRangeError, OptionError
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike, DTypeLike
+    from needle.typing import DeviceLike, DTypeLike, Numpy
 
 __all__ = ["Corpus", "Dictionary", "batchify", "get_batch", "penn_treebank"]
 
@@ -141,7 +141,7 @@ def _file(folder: Path, part: str) -> Path:
 
 def batchify(
     data: Sequence[int], batch_size: int, device: DeviceLike = None, dtype: DTypeLike = "float32"
-) -> np.ndarray[Any, Any]:
+) -> Numpy:
     """Return numbers in columns, one after the other: [n, batch_size].
 
     What does not fill a row of the batch is left out at the end.
@@ -171,7 +171,7 @@ def batchify(
 
 
 def get_batch(
-    batches: np.ndarray[Any, Any],
+    batches: Numpy,
     i: int,
     bptt: int,
     device: DeviceLike = None,

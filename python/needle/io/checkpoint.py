@@ -30,7 +30,7 @@ from needle.io.fill import Misfit
 from needle.io.manifest import Manifest
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike
+    from needle.typing import DeviceLike, Numpy
 
 LATEST = "latest"
 _NO_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # of file systems that flush no folders
@@ -85,7 +85,7 @@ class Checkpoints:
         self.note = note or (lambda text: warnings.warn(text, stacklevel=3))
         self._snapshot: _Snapshot | None = None
         self.waited = 0.0
-        self._memory: dict[str, np.ndarray[Any, Any]] = {}
+        self._memory: dict[str, Numpy] = {}
 
     # ---- saving ------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class _Snapshot(threading.Thread):
     def __init__(
         self,
         arrays: dict[str, Any],
-        memory: dict[str, np.ndarray[Any, Any]],
+        memory: dict[str, Numpy],
         write: Callable[[dict[str, Any]], Any],
     ) -> None:
         super().__init__(name="needle-checkpoint")
@@ -374,7 +374,7 @@ class _Snapshot(threading.Thread):
         except Exception as error:
             self.error = error
 
-    def _copy(self) -> dict[str, np.ndarray[Any, Any]]:
+    def _copy(self) -> dict[str, Numpy]:
         names = {name for name, _, _ in self.arrays}
         for name in self.memory.keys() - names:
             del self.memory[name]

@@ -21,7 +21,7 @@ from needle.errors import DataError, NeedleError, ShapeError
 from needle.io import nested, writer
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike
+    from needle.typing import DeviceLike, Numpy
 
 _DTYPES = {code: as_dtype(name) for name, code in writer.CODES.items()}
 _SIZE = 8  # bytes of the header's length, at the start of the file
@@ -155,7 +155,7 @@ class Room:
         buffer: its own memory, where that is dense and on the host.
     """
 
-    def __init__(self, out: NDArray | np.ndarray[Any, Any]) -> None:
+    def __init__(self, out: NDArray | Numpy) -> None:
         self.out = out
         if isinstance(out, np.ndarray):
             self.own, kind = out.flags.c_contiguous, out.dtype

@@ -33,7 +33,7 @@ from needle.nn.module import StateDict
 from needle.ops.core.attributes import either
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike
+    from needle.typing import DeviceLike, Numpy
 
 _NUMBERS, _ALIASES, _NESTED = "needle.numbers", "needle.aliases", "needle.state"
 _OURS = (_NUMBERS, _ALIASES, _NESTED)
@@ -72,7 +72,7 @@ def save(
             rule="save(path, state), where state is a dict of tensors and numbers",
             advice="save(path, x.state_dict())" if own else "",
         )  # fmt: skip
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, Numpy] = {}
     numbers: dict[str, bool | int | float] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -289,7 +289,7 @@ def _unwritable(path: str | Path, reason: Exception | str) -> NeedleError:
     )
 
 
-def _values(name: str, value: Any) -> np.ndarray[Any, Any]:
+def _values(name: str, value: Any) -> Numpy:
     """Return the values of a tensor as a dense NumPy array."""
     if isinstance(value, graph.TensorBase):
         value = executor.primal_array(value)

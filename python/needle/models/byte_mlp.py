@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from needle.models.sampling import Reader
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike
+    from needle.typing import DeviceLike, Numpy
 
 VALUES = 256
 ORDERS = (2, 3, 4, 6)
@@ -20,7 +20,7 @@ BITS = 13
 """Number of bits of the hash that identifies a group."""
 
 
-def features(windows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def features(windows: Numpy) -> Numpy:
     """Return the ids that the model looks up: the bytes themselves, and groups of last bytes.
 
     For example, the last 3 bytes form a group, whose hash is one of 2**13 ids. Groups with the same
@@ -97,11 +97,11 @@ class ByteMLP(nn.Module):
         """Return a function that reads a text; newlines stand before it."""
         seen = np.full(self.context, ord("\n"), np.uint8)
 
-        def read(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        def read(ids: Numpy) -> Numpy:
             nonlocal seen
             seen = np.concatenate([seen, ids]).astype(np.uint8)[-self.context :]
             logits = self(Tensor(features(seen[None]), requires_grad=False))
-            last: np.ndarray[Any, Any] = logits.numpy()[0]
+            last: Numpy = logits.numpy()[0]
             return last
 
         return read

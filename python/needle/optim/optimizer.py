@@ -408,7 +408,7 @@ class Optimizer:
             places |= {f"{slot}.{i}": (slot, p) for i, p in enumerate(self.params)}
         return places
 
-    def _slot(self, key: str, p: Tensor, value: object, copy: bool) -> NDArray:
+    def _slot(self, key: str, p: Tensor, value: Any, copy: bool) -> NDArray:
         data = executor.primal_array(value) if isinstance(value, Tensor) else value
         try:
             if copy or not isinstance(data, NDArray) or data.device != p.device:

@@ -288,7 +288,7 @@ def scatter_add(index: Operand, updates: Tensor, axis: int, shape: tuple[int, ..
     return executor.apply(ScatterAdd.of(axis, axes_of(shape)), index, updates)
 
 
-def listed(index: Any) -> np.ndarray[Any, Any]:
+def listed(index: Any) -> Numpy:
     """Return an index that is a list, a range, an array or a number as an array.
 
     Raises:

@@ -28,7 +28,7 @@ from needle.dtype import DType
 from needle.errors import ArgumentError, OptionError
 
 if TYPE_CHECKING:
-    from needle.typing import DeviceLike
+    from needle.typing import DeviceLike, Numpy
 
 __all__ = [
     "Generator", "SampleStream", "bits", "check_stream", "drawing", "enter_sample", "generator",
@@ -111,14 +111,14 @@ def normal(shape: tuple[int, ...], key: Key, counter: int, device: DeviceLike) -
     return both.slice([(0, size, 1)]).reshape(shape)
 
 
-def integers(low: int, high: int, size: int, key: Key, counter: int) -> np.ndarray[Any, Any]:
+def integers(low: int, high: int, size: int, key: Key, counter: int) -> Numpy:
     """Return ``size`` integers in [low, high), at most 2**31 of them, on the host."""
     key, counter = placed(key, counter)
     words = bits((size,), key, counter, as_device("cpu_numpy")).numpy().view(np.uint32)
     return low + (words.astype(np.int64) * (high - low) >> 32)
 
 
-def order(size: int, key: Key, counter: int) -> np.ndarray[Any, Any]:
+def order(size: int, key: Key, counter: int) -> Numpy:
     """Return the numbers below ``size`` in a random order, on the host."""
     key, counter = placed(key, counter)
     words = bits((size, 2), key, counter, as_device("cpu_numpy")).numpy()
@@ -317,7 +317,7 @@ def randn(shape: tuple[int, ...], device: DeviceLike = None, key: int | None = N
     return _draw("randn", shape, as_device(device), key)
 
 
-def host_permutation(size: int) -> np.ndarray[Any, Any]:
+def host_permutation(size: int) -> Numpy:
     """Return the numbers below ``size`` in a random order, on the host."""
     _on_host()
     if _generator is None:
@@ -347,7 +347,7 @@ def randint(
     return numpy_stream.integers(low, high, shape, kind, as_device(device))
 
 
-def host_integers(low: int, high: int, size: int) -> np.ndarray[Any, Any]:
+def host_integers(low: int, high: int, size: int) -> Numpy:
     """Return ``size`` integers in [low, high), on the host."""
     _on_host()
     if (stream := _thread.stream) is not None:
