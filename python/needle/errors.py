@@ -217,7 +217,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def unknown(what: str, name: Any, known: Iterable[str]) -> OptionError:
+def unknown(what: str, name: object, known: Iterable[str]) -> OptionError:
     """Return the error for an unknown name, with the nearest known one and the whole list.
 
     Args:

@@ -48,7 +48,7 @@ def read_cifar_binary(path: str | Path) -> tuple[Bytes, Bytes]:
     return _from_records(_content(path), path)
 
 
-def _from_records(content: bytes, path: Any) -> tuple[Bytes, Bytes]:
+def _from_records(content: bytes, path: object) -> tuple[Bytes, Bytes]:
     if not content or len(content) % (1 + PIXELS):
         raise DataError(f"{path}: {len(content)} bytes, not a multiple of {1 + PIXELS}")
     records = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
@@ -89,7 +89,7 @@ def _content(path: str | Path) -> bytes:
         raise DataError(f"{path}: cannot be read ({error})") from None
 
 
-def _checked(pixels: Bytes, labels: Bytes, path: Any) -> tuple[Bytes, Bytes]:
+def _checked(pixels: Bytes, labels: Bytes, path: object) -> tuple[Bytes, Bytes]:
     if pixels.shape != (len(labels), PIXELS):
         raise DataError(f"{path}: {len(labels)} labels for pixels of shape {pixels.shape}")
     if not len(labels):

@@ -50,7 +50,7 @@ class Array:
 
     values: Bytes | None = None
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         """Take (version, shape, type, order, bytes).
 
         Raises:

@@ -75,12 +75,12 @@ class Columns(Dataset):
         return f"Columns[{len(self)}]({', '.join(parts)})"[:2000]
 
 
-def _column(values: Any) -> np.ndarray[Any, Any]:
+def _column(values: object) -> np.ndarray[Any, Any]:
     array = np.asarray(values)
     return array.astype(object) if array.dtype.kind in "US" else array
 
 
-def _is_text(values: Any) -> bool:
+def _is_text(values: object) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind == "O"
 
 

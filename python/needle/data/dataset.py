@@ -39,7 +39,7 @@ class Dataset:
     def __init__(self, transforms: Sequence[Callable[[Any], Any]] | None = None) -> None:
         self.transforms = transforms
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """Return the item of an index."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class NDArrayDataset(Dataset):
         return self[indices]
 
 
-def _items(place: int, values: Any) -> np.ndarray[Any, Any]:
+def _items(place: int, values: object) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -218,7 +218,7 @@ class ConcatDataset(Dataset):
         return self.datasets[part][int(chosen) - (self.ends[part - 1] if part else 0)]
 
 
-def _indices(given: Any, length: int) -> np.ndarray[Any, Any]:
+def _indices(given: object, length: int) -> np.ndarray[Any, Any]:
     """Return indices, also those of a mask, as integers."""
     try:
         indices = np.asarray(given)
@@ -277,7 +277,7 @@ def _check_slice(index: slice) -> None:
         raise ArgumentError(f"index {index!r:.60}: {error}") from None
 
 
-def check_index(index: Any, length: int) -> None:
+def check_index(index: object, length: int) -> None:
     """Check an index, or several of them.
 
     An ``IndexError`` also ends a ``for`` loop over a data set, as for Python's sequences.

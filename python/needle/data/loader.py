@@ -405,7 +405,7 @@ def fingerprint(dataset: Any) -> str:
     return f"{type(dataset).__name__}{size}"
 
 
-def _seed(seed: int | None, generator: Any) -> int | None:
+def _seed(seed: int | None, generator: object) -> int | None:
     if generator is None:
         if seed is not None:
             random.Generator(seed)  # checks it
@@ -454,7 +454,7 @@ def _close_all(engines: list[Engine]) -> None:
         engines.pop().close()
 
 
-def _unchanged(batch: Any) -> Any:
+def _unchanged(batch: object) -> Any:
     return batch
 
 

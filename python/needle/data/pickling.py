@@ -14,7 +14,7 @@ DEEPEST = 20
 """Levels of attributes and elements that are looked into."""
 
 
-def check_picklable(name: str, value: Any) -> None:
+def check_picklable(name: str, value: object) -> None:
     """Check that an object can be sent to another process.
 
     Raises:
@@ -34,7 +34,7 @@ def check_picklable(name: str, value: Any) -> None:
         ) from None
 
 
-def culprit(name: str, value: Any) -> tuple[str, str]:
+def culprit(name: str, value: object) -> tuple[str, str]:
     """Return the name of the deepest part of an object that cannot be pickled, and why."""
     problem = _problem(value) or ""
     for _ in range(DEEPEST):
@@ -48,7 +48,7 @@ def culprit(name: str, value: Any) -> tuple[str, str]:
     return name, problem
 
 
-def _problem(value: Any) -> str | None:
+def _problem(value: object) -> str | None:
     try:
         pickle.dumps(value, protocol=5)
     except Exception as error:  # any class may raise anything

@@ -348,7 +348,7 @@ def _first(order: Order, count: int) -> Order:
     return lambda start, stop: order(start, max(start, min(stop, count)))
 
 
-def _count(what: str, value: Any) -> int:
+def _count(what: str, value: object) -> int:
     count = integer(what, value)
     if count < 1:
         raise OptionError(f"{what}: expected a number >= 1, got {value!r:.40}")

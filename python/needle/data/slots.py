@@ -96,7 +96,7 @@ class Field:
     start: int
 
 
-def flatten(values: Any) -> tuple[Any, list[tuple[Field, Any]], int]:
+def flatten(values: object) -> tuple[Any, list[tuple[Field, Any]], int]:
     """Return a batch with a ``Field`` for each array, these arrays, and the bytes they need."""
     found: list[tuple[Field, Any]] = []
     tree = _flatten(values, found)
@@ -190,7 +190,7 @@ def _mapped(path: str, dtype: np.dtype[Any], start: int, shape: tuple[int, ...])
     return np.asarray(np.memmap(path, dtype, "c", start, shape))
 
 
-def share(value: Any) -> tuple[int, list[tuple[int, int]]]:
+def share(value: object) -> tuple[int, list[tuple[int, int]]]:
     """Pickle a value into shared memory; return its descriptor, and where its parts are.
 
     Raises:

@@ -75,7 +75,7 @@ class RandomCrop(Transform):
         return padded[top : top + height, left : left + width]
 
 
-def pixels(what: str, value: Any, least: int) -> int:
+def pixels(what: str, value: object, least: int) -> int:
     """Return a number of pixels.
 
     Raises:

@@ -152,7 +152,7 @@ class Checkpoints:
                 raise snapshot.error
 
     def _write(
-        self, step: int, arrays: dict[str, Any], document: Any, figure: float | None
+        self, step: int, arrays: dict[str, Any], document: object, figure: float | None
     ) -> Path:
         part = self.folder / f".{manifest.folder_name(step)}.part"
         try:
@@ -332,7 +332,7 @@ class Checkpoints:
             return []
 
 
-def _check(step: Any, state: Any, figure: Any) -> None:
+def _check(step: object, state: object, figure: object) -> None:
     if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < 2**53:
         raise ArgumentError(f"Checkpoints: expected an integer >= 0 as step, got {step!r:.60}")
     if not isinstance(state, Mapping):
@@ -386,7 +386,9 @@ class _Snapshot(threading.Thread):
         return self.memory
 
 
-def _write_files(folder: Path, arrays: dict[str, Any], document: Any) -> dict[str, writer.Written]:
+def _write_files(
+    folder: Path, arrays: dict[str, Any], document: object
+) -> dict[str, writer.Written]:
     groups: dict[str, dict[str, Any]] = {}
     for path, x in arrays.items():
         file, name = manifest.place(path)

@@ -82,7 +82,7 @@ def encode(value: Any) -> Any:
     raise DataError(f"a program with {type(value).__name__} {value!r:.60} cannot be saved")
 
 
-def decode(value: Any, device: DeviceLike, depth: int = 0) -> Any:
+def decode(value: object, device: DeviceLike, depth: int = 0) -> Any:
     """Return what ``encode`` was given, with ``device`` in place of the device of the program.
 
     Raises:
@@ -112,7 +112,7 @@ def decode(value: Any, device: DeviceLike, depth: int = 0) -> Any:
     raise DataError(f"expected a value of an op, got {value!r:.60}")
 
 
-def _text(x: Any) -> str:
+def _text(x: object) -> str:
     if not isinstance(x, str):
         raise DataError(f"expected a text, got {x!r:.60}")
     return x
@@ -130,7 +130,7 @@ def encode_op(op: Any) -> dict[str, Any]:
     return {"op": name, "values": [encode(getattr(op, field)) for field in op.static]}
 
 
-def decode_op(value: Any, device: DeviceLike) -> Any:
+def decode_op(value: object, device: DeviceLike) -> Any:
     """Return an op. Raises DataError if Needle has none like it."""
     if not isinstance(value, dict) or not isinstance(value.get("values"), list):
         raise DataError(f"expected an op, got {value!r:.60}")
@@ -150,7 +150,7 @@ def encode_spec(spec: Any) -> Any:
     return {"dtype": spec.dtype.name, "shape": list(spec.shape)}
 
 
-def decode_spec(value: Any, device: DeviceLike) -> Any:
+def decode_spec(value: object, device: DeviceLike) -> Any:
     """Return a spec on a device. Raises DataError if it is not valid."""
     if not isinstance(value, dict) or not isinstance(value.get("shape"), list):
         raise DataError(f"expected a dtype and a shape, got {value!r:.60}")
@@ -172,7 +172,7 @@ def encode_frame(frame: Any) -> Any:
     return {"value": encode(frame)}
 
 
-def decode_frame(value: Any, depth: int = 0) -> Any:
+def decode_frame(value: object, depth: int = 0) -> Any:
     """Return the structure of results. Raises DataError if it is not valid."""
     if value == "tensor":
         return frames.TENSOR
@@ -203,7 +203,7 @@ def _schedule(value: Any) -> Any:
     return encode(value)
 
 
-def _scheduled(value: Any, depth: int = 0) -> Any:
+def _scheduled(value: object, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise DataError("a schedule is nested too deeply")
     if not isinstance(value, dict) or "parts" not in value:
@@ -250,7 +250,7 @@ def encode_optimizer(optimizer: Any, place: Mapping[int, int]) -> dict[str, Any]
     return {"optimizer": cls.__name__, "options": options, "groups": groups}
 
 
-def decode_optimizer(value: Any, parameters: list[Any]) -> Any:
+def decode_optimizer(value: object, parameters: list[Any]) -> Any:
     """Return an optimizer of parameters. Raises DataError if it is not valid."""
     if not isinstance(value, dict):
         raise DataError(f"expected an optimizer, got {value!r:.60}")

@@ -173,7 +173,7 @@ class ArraysPart(Part):
                 np.copyto(x, np.asarray(array))
 
 
-def _leaves(x: Any, place: str) -> Iterator[tuple[str, Any]]:
+def _leaves(x: object, place: str) -> Iterator[tuple[str, Any]]:
     """Yield what is in nested dicts, lists and tuples, by its path."""
     if isinstance(x, Stored) or not isinstance(x, (Mapping, list, tuple)):
         yield place, x
@@ -206,7 +206,7 @@ def parts(targets: Mapping[str, Any], state: Any) -> list[Part]:
     return found
 
 
-def _kind(name: str, target: Any) -> type[Part]:
+def _kind(name: str, target: object) -> type[Part]:
     if isinstance(target, Module):
         return ModulePart
     if hasattr(target, "_places"):

@@ -98,7 +98,7 @@ def read(folder: Path) -> Manifest:
     return found
 
 
-def _manifest(folder: Path, values: Any, digest: str) -> Manifest:
+def _manifest(folder: Path, values: object, digest: str) -> Manifest:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ValueError(f"{NAME} is not one of format {FORMAT}")
     step, number, figure = (values[key] for key in ("step", "number", "figure"))
@@ -129,7 +129,7 @@ def _written(name: str, entry: Any) -> writer.Written:
     return writer.Written(size, checks)
 
 
-def _is_count(x: Any) -> bool:
+def _is_count(x: object) -> bool:
     return isinstance(x, int) and not isinstance(x, bool) and 0 <= x < 2**63
 
 

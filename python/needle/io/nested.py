@@ -42,7 +42,7 @@ _RULE = (
 )
 
 
-def split(state: Any) -> tuple[dict[str, Any], Any]:
+def split(state: object) -> tuple[dict[str, Any], Any]:
     """Return the arrays of a state by path, and the JSON document that holds the rest.
 
     Args:
@@ -68,7 +68,7 @@ class _Split:
         self.arrays: dict[str, Any] = {}
         self.first: dict[int, str] = {}
 
-    def document(self, value: Any, place: tuple[str, ...], depth: int) -> Any:
+    def document(self, value: object, place: tuple[str, ...], depth: int) -> Any:
         if depth > DEPTH:
             raise DataError(
                 f"save: the state has more than {DEPTH} levels, at {_shown(place[:6])}...\n"
@@ -114,7 +114,7 @@ class _Split:
         return path
 
 
-def _scalar(value: Any, place: tuple[str, ...]) -> Any:
+def _scalar(value: object, place: tuple[str, ...]) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -134,7 +134,7 @@ def _scalar(value: Any, place: tuple[str, ...]) -> Any:
     raise DataError(f"save: {_shown(place)}: got {describe(value)}\n{_RULE}")
 
 
-def is_text(text: Any) -> bool:
+def is_text(text: object) -> bool:
     """Return whether this is a text that UTF-8 can encode."""
     return isinstance(text, str) and text == text.encode("utf-8", "replace").decode()
 
@@ -156,7 +156,7 @@ def join(document: Any, tensor: Callable[[str], Any]) -> Any:
     return _joined(document, tensor, 0)
 
 
-def _joined(x: Any, tensor: Callable[[str], Any], depth: int) -> Any:
+def _joined(x: object, tensor: Callable[[str], Any], depth: int) -> Any:
     if depth > 2 * DEPTH:  # a StateDict takes two levels of the document
         raise ValueError(f"it has more than {DEPTH} levels")
     if isinstance(x, list):
@@ -195,7 +195,7 @@ def _marked(x: dict[str, Any], tensor: Callable[[str], Any], depth: int) -> Any:
     raise ValueError(f"{mark!r}: {value!r:.60} has no meaning")
 
 
-def _shared(values: Any, aliases: Any) -> StateDict:
+def _shared(values: object, aliases: object) -> StateDict:
     if not isinstance(values, dict) or not isinstance(aliases, dict):
         raise ValueError(f"{_STATE!r} and {_ALIASES!r} are not tables")
     for alias, name in aliases.items():  # so an alias cannot lead to another alias, or to itself

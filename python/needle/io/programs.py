@@ -24,6 +24,7 @@ from needle.ops.core.starts import Placeholder
 from needle.tensors import Parameter, Tensor
 
 if TYPE_CHECKING:
+    from needle.backend.array import Spec
     from needle.typing import DeviceLike
 
 KEY = "needle.program"
@@ -340,7 +341,7 @@ class _Loader:
             raise DataError(f"there is no value {i!r:.20}")
         return i
 
-    def check_cell(self, cell: Any, spec: Any) -> None:
+    def check_cell(self, cell: object, spec: Spec) -> None:
         """Check that what a cell holds has the spec of its source."""
         if isinstance(cell, (cells.Held, cells.Buffer)):
             found = cell.tensor([]).spec

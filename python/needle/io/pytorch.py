@@ -81,7 +81,7 @@ def _shortened(name: str) -> str:
     return name
 
 
-def _converted(value: Any, pair: _Pair) -> Any:
+def _converted(value: object, pair: _Pair) -> Any:
     """Return a value in Needle's layout; as it is, where its axes do not fit, for the error."""
     with executor.modes(recording=False, lazy=False):
         x = graph.wrap(as_array(value, pair.tensor))

@@ -135,7 +135,7 @@ def _pickled(path: str, file: BinaryIO, first: bytes) -> NeedleError | None:
     )
 
 
-def _entry(path: str, name: str, found: Any, start: int) -> Entry:
+def _entry(path: str, name: str, found: object, start: int) -> Entry:
     """Return a header's entry; the library also accepts lists, and dtypes that we have not."""
     if not isinstance(found, dict) or not isinstance(found["dtype"], str):
         raise bad(path, f"{name!r}: expected dtype, shape and data_offsets, got {found!r:.60}")

@@ -289,7 +289,7 @@ def _unwritable(path: str | Path, reason: Exception | str) -> NeedleError:
     )
 
 
-def _values(name: str, value: Any) -> Numpy:
+def _values(name: str, value: object) -> Numpy:
     """Return the values of a tensor as a dense NumPy array."""
     if isinstance(value, graph.TensorBase):
         value = executor.primal_array(value)
@@ -302,7 +302,7 @@ def _values(name: str, value: Any) -> Numpy:
     return writer.dense(value)
 
 
-def _number(name: str, value: Any) -> Any:
+def _number(name: str, value: object) -> Any:
     """Return a number of Python or NumPy as a Python number that can be written."""
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, (bool, int, float)):
@@ -319,7 +319,7 @@ def _number(name: str, value: Any) -> Any:
     return number
 
 
-def _texts(metadata: Any) -> dict[str, str]:
+def _texts(metadata: object) -> dict[str, str]:
     """Return a copy of the metadata: strings by name, without the names that Needle uses.
 
     Raises:
@@ -339,7 +339,7 @@ def _texts(metadata: Any) -> dict[str, str]:
     return dict(metadata)
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: object) -> None:
     """Check that a name can be written into the file's header.
 
     Raises:

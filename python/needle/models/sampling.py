@@ -102,6 +102,6 @@ def continuation(
         model.train(training)
 
 
-def _check(name: str, value: Any, right: bool, rule: str) -> None:
+def _check(name: str, value: object, right: bool, rule: str) -> None:
     if not right:
         raise OptionError(f"{name}: expected {rule}, got {value!r}")

@@ -60,7 +60,7 @@ class Settings:
         _check("lr", self.lr, self.lr is None or 0 < rate < math.inf, "a positive number")
 
 
-def _check(name: str, value: Any, right: bool, rule: str) -> None:
+def _check(name: str, value: object, right: bool, rule: str) -> None:
     if not right:
         option = "--" + name.replace("_", "-")
         raise OptionError(f"{option}: got {value!r:.60}\n  rule: {rule}")
@@ -110,7 +110,7 @@ def read(recipe: type, texts: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def _value(name: str, text: str, usual: Any) -> Any:
+def _value(name: str, text: str, usual: object) -> Any:
     """Return a text as a value of the type of another one; of None: a number."""
     if isinstance(usual, str):
         return text

@@ -85,7 +85,7 @@ def _of_python(obj: Any, dtype: DTypeLike, device: DeviceLike, copy: bool | None
     return graph.wrap(array(values, kind, device))
 
 
-def _numbers(obj: Any) -> Any:
+def _numbers(obj: object) -> Any:
     """Return Python numbers as a NumPy array, of objects if they are integers beyond int64."""
     try:
         values = np.asarray(obj)

@@ -37,7 +37,7 @@ BEYOND = (dtypes.float16, dtypes.bfloat16)
 """Dtypes of Needle that are not in the standard."""
 
 
-def _dtype_of(x: Any) -> DType:
+def _dtype_of(x: object) -> DType:
     return x.spec.dtype if isinstance(x, graph.TensorBase) else as_dtype(x)
 
 
