@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from needle.tensors import Tensor
     from needle.typing import Operand
 
-Axes = int | Sequence[int] | None
-
 
 def _times(x: Any, factor: Any) -> Any:
     """Return x times a number of PyTorch's ``alpha=`` and ``beta=``; x itself for 1."""

@@ -5,7 +5,7 @@ They have their own class to keep tensors.py short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from needle import ops
@@ -17,8 +17,6 @@ from needle.ops.core.operands import declined
 if TYPE_CHECKING:
     from needle.tensors import Tensor
     from needle.typing import DeviceLike, Index, Operand
-
-Axes = int | Sequence[int] | None
 
 
 def _operator(function: Callable[..., Any], reflected: str) -> Callable[[Any, Any], Any]:

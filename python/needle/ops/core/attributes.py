@@ -15,9 +15,6 @@ from needle.errors import ArgumentError, DtypeError, OptionError
 
 __all__ = ["either"]
 
-Axes = int | Sequence[int] | None
-"""Axes as functions take them: one, several, or None for all."""
-
 
 def operand_count(method: Any) -> int | None:
     """Return how many operands a method of an op takes; None: any number."""

@@ -11,7 +11,7 @@ import numpy as np
 from needle import dtype, executor
 from needle.dtype import DType
 from needle.errors import DtypeError, ShapeError
-from needle.ops.core.attributes import Axes, either, number_in
+from needle.ops.core.attributes import either, number_in
 from needle.ops.core.families import Elementwise
 from needle.ops.core.op import cast, export, promoted, widened
 from needle.ops.core.operands import as_tensors
@@ -42,7 +42,7 @@ from needle.ops.reduction.reduce import any as any_true
 from needle.ops.reduction.reduce import summation
 
 if TYPE_CHECKING:
-    from needle.typing import Operand, Reference, Slope, Tensor
+    from needle.typing import Axes, Operand, Reference, Slope, Tensor
 
 __all__ = [
     "BitwiseAnd", "BitwiseInvert", "BitwiseLeftShift", "BitwiseOr", "BitwiseRightShift",

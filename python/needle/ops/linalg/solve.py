@@ -17,7 +17,7 @@ from needle.backend import kernels, ndarray
 from needle.backend.ndarray import broadcast_shapes
 from needle.errors import ShapeError, SingularError, explain, unknown
 from needle.executor import shape_of
-from needle.ops.core.attributes import Axes, either, flag, operand_count, real
+from needle.ops.core.attributes import either, flag, operand_count, real
 from needle.ops.core.op import OUTPUT, Op, promoted, widened
 from needle.ops.core.primitives import sum_to
 from needle.ops.core.samples import Sample, uniform
@@ -39,7 +39,7 @@ from needle.ops.shape.diagonals import tril, triu
 from needle.ops.shape.movement import reshape, squeeze, stop_gradient, turned, unsqueeze
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Numpy, Tensor, TensorTuple
+    from needle.typing import Axes, Gradients, NDArray, Numpy, Tensor, TensorTuple
 
 __all__ = [
     "Determinant", "Inverse", "LogDeterminant", "Solve", "SolveTriangular", "det", "inv",

@@ -9,7 +9,7 @@ import numpy as np
 
 from needle import dtype, executor
 from needle.executor import shape_of
-from needle.ops.core.attributes import Axes, flag, real
+from needle.ops.core.attributes import flag, real
 from needle.ops.core.families import Composite
 from needle.ops.core.op import OUTPUT, cast, export, widened
 from needle.ops.core.operands import constant
@@ -37,7 +37,7 @@ from needle.ops.shape.movement import reshape, stop_gradient
 from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, Slope, Tensor
+    from needle.typing import Axes, Gradients, Slope, Tensor
 
 __all__ = ["EuclideanNorm", "GlobalNorm", "StandardDeviation", "std"]
 

@@ -14,7 +14,7 @@ from needle.backend import kernels
 from needle.backend.axes import normalise_axes
 from needle.errors import ArgumentError, OptionError, ShapeError, called, explain
 from needle.executor import shape_of
-from needle.ops.core.attributes import Axes, either, flag
+from needle.ops.core.attributes import either, flag
 from needle.ops.core.dims import documented, reads, speak
 from needle.ops.core.docs import split_example
 from needle.ops.core.op import KINDS, OUTPUT, Linear, Op, in_dtype, widened
@@ -26,7 +26,7 @@ from needle.ops.shape.movement import reshape
 if TYPE_CHECKING:
     from needle.backend.array import Spec
     from needle.dtype import DType
-    from needle.typing import DTypeLike, Gradients, NDArray, Numpy, Reference, Tensor
+    from needle.typing import Axes, DTypeLike, Gradients, NDArray, Numpy, Reference, Tensor
 
 __all__ = [
     "AllTrue", "AnyTrue", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Sum", "all",

@@ -14,7 +14,7 @@ from needle.backend.axes import integer, normalise_axis
 from needle.dtype import float64
 from needle.errors import IndexRangeError, OptionError
 from needle.executor import shape_of
-from needle.ops.core.attributes import Axes, either, flag, real
+from needle.ops.core.attributes import either, flag, real
 from needle.ops.core.families import Composite
 from needle.ops.core.op import OUTPUT, Linear, Op, cast, in_dtype, promoted, widened
 from needle.ops.core.operands import constant
@@ -37,7 +37,16 @@ from needle.ops.shape.movement import broadcast_to, concat, flip, permute, resha
 from needle.ops.shape.tuples import stack
 
 if TYPE_CHECKING:
-    from needle.typing import DTypeLike, Gradients, NDArray, Numpy, OutGrads, Reference, Tensor
+    from needle.typing import (
+        Axes,
+        DTypeLike,
+        Gradients,
+        NDArray,
+        Numpy,
+        OutGrads,
+        Reference,
+        Tensor,
+    )
 
 __all__ = [
     "CumMax", "CumMin", "CumProd", "CumSum", "Prod", "Var", "cummax", "cummin", "cumprod",

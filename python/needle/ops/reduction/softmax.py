@@ -11,7 +11,7 @@ from needle import executor
 from needle.backend.axes import axes_of, normalise_axis
 from needle.errors import IndexRangeError
 from needle.executor import shape_of
-from needle.ops.core.attributes import Axes, either, flag
+from needle.ops.core.attributes import either, flag
 from needle.ops.core.families import Composite
 from needle.ops.core.op import OUTPUT, Op, in_dtype, widened
 from needle.ops.core.samples import Sample, Samples, uniform
@@ -22,7 +22,7 @@ from needle.ops.reduction.reduce import amax, normalised, summation
 from needle.ops.shape.movement import concat, reshape, stop_gradient
 
 if TYPE_CHECKING:
-    from needle.typing import DTypeLike, Gradients, Numpy, Reference, Tensor
+    from needle.typing import Axes, DTypeLike, Gradients, Numpy, Reference, Tensor
 
 __all__ = [
     "LogCumSumExp", "LogSoftmax", "LogSoftmaxGrad", "LogSumExp", "Softmax", "SoftmaxGrad",

@@ -19,14 +19,14 @@ from needle.backend.axes import (
 from needle.dtype import as_dtype
 from needle.errors import ArgumentError, ShapeError, explain
 from needle.executor import shape_of
-from needle.ops.core.attributes import Axes, either
+from needle.ops.core.attributes import either
 from needle.ops.core.op import KINDS, Cast, Linear, Op
 from needle.ops.core.primitives import BroadcastTo
 from needle.ops.core.samples import Sample, uniform
 
 if TYPE_CHECKING:
     from needle.backend.array import Spec
-    from needle.typing import DeviceLike, Gradients, NDArray, Tensor
+    from needle.typing import Axes, DeviceLike, Gradients, NDArray, Tensor
 
 __all__ = [
     "Concat", "Copy", "Pad", "Permute", "Reshape", "Slice", "SliceGrad",

@@ -14,7 +14,7 @@ from needle.backend import kernels, ndarray
 from needle.backend.axes import axes_of, integer, normalise_axis, sizes_of
 from needle.errors import IndexRangeError, OptionError, ShapeError
 from needle.executor import shape_of
-from needle.ops.core.attributes import Axes, either
+from needle.ops.core.attributes import either
 from needle.ops.core.op import Linear
 from needle.ops.core.primitives import BroadcastTo
 from needle.ops.core.samples import Sample, Samples, uniform
@@ -32,7 +32,7 @@ from needle.ops.shape.movement import (
 )
 
 if TYPE_CHECKING:
-    from needle.typing import Gradients, NDArray, Numpy, Reference, Tensor
+    from needle.typing import Axes, Gradients, NDArray, Numpy, Reference, Tensor
 
 __all__ = [
     "Dilate", "Roll", "UnDilate", "broadcast_arrays", "dilate", "expand_dims", "flatten",
