@@ -34,7 +34,7 @@ from needle.ops.shape.tuples import TupleGetItem
 SMALLEST, SMALLEST_HALVES = 1 << 14, 1 << 18
 """Elements from which on chains are fused, and casts of half precision with them; shorter ones
 were not faster. Nor is arithmetic in bfloat16, whose results have to be rounded at each step."""
-SMALLEST_REDUCED, SHORTEST_ROWS = 1 << 17, 16
+SMALLEST_REDUCED, SHORTEST_ROWS = 1 << 18, 16
 """Elements from which on a reduction joins what it reads, and elements of rows that it reduces."""
 MOST_STEPS, MOST_OPERANDS, MOST_NUMBERS = 24, 16, 12
 _MOST_TILES = 40
