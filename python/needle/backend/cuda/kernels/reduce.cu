@@ -237,10 +237,12 @@ __device__ inline void add_columns(S (&states)[width], const T* x, i64 begin, i6
   }
 }
 
-// The least blocks for a multiprocessor; 0: the compiler chooses. It chooses too many where elements
-// or states are wide, and spills registers: see elementwise.cu.
+// The least blocks for a multiprocessor; 0: the compiler chooses. It chooses too many where
+// elements or states are wide, and spills registers: see elementwise.cu.
 template <class T, class State>
-constexpr int kBlocks = sizeof(T) == 8 ? 3 : sizeof(T) == 2 && sizeof(State) == 8 ? 5 : 0;
+constexpr int kBlocks = sizeof(T) == 8                         ? 3
+                        : sizeof(T) == 2 && sizeof(State) == 8 ? 5
+                                                               : 0;
 
 // team: TY, a power of two. along: a team's threads are neighbours, as are the elements they read;
 // otherwise neighbours are the threads of neighbouring outputs. wide: there is one reduced axis,
