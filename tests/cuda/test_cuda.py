@@ -466,7 +466,7 @@ def test_the_mlp_of_the_recipe_trains_as_on_the_reference():
 
     found, exact = losses("cuda-emu"), losses("cpu_numpy")
     np.testing.assert_allclose(found, exact, rtol=2e-4)
-    assert found[-1] < found[0]
+    assert found[6] < found[0]  # of the same batch
 
 
 def test_the_recipe_of_the_mlp_runs(tmp_path):
