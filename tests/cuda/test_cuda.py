@@ -27,6 +27,13 @@ from needle.backend.cuda.table import CPP
 
 EMU = devices.as_device("cuda-emu")
 rng = np.random.default_rng(0)
+START = rng.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Let a test draw the same numbers, whichever tests ran before it."""
+    rng.bit_generator.state = START
 
 
 def draw(*shape):
