@@ -23,6 +23,7 @@ def compile(
     static: Iterable[str] = (),
     max_traces: int = 8,
     mode: str | None = None,
+    keep_grads: bool = False,
 ) -> Any:
     """Return a function that does the same as ``function``, as a program without Python.
 
@@ -32,9 +33,9 @@ def compile(
     or structure, for other static values, and when a module or a setting changed.
 
     Tensors that it finds outside (parameters, buffers, the state of optimizers) are read at each
-    call, and get their new values at its end. Results are new tensors. A gradient that the
-    function computed and an optimizer used is None afterwards. Everything that is not a tensor is
-    a constant, except the numbers of optimizers and the random numbers of ``manual_seed``.
+    call, and get their new values at its end. Results are new tensors. Everything that is not a
+    tensor is a constant, except the numbers of optimizers and the random numbers of
+    ``manual_seed``.
 
     Args:
         function: takes tensors, also in tuples, lists and dicts, and returns such; or a module.
@@ -42,6 +43,8 @@ def compile(
         max_traces: how many programs are kept.
         mode: "on"; "nofuse" without fused kernels; "python" without the native runner; "off" to
             call the function as it is. None: as ``NEEDLE_COMPILE`` says.
+        keep_grads: whether ``.grad`` still has the gradients that an optimizer used when the call
+            ends, as without ``compile``. They take memory; else they are None.
 
     Raises:
         TraceError: in a call, if the function does something that would not happen in later
@@ -56,23 +59,31 @@ def compile(
     5.0
     """
     if function is None:
-        return functools.partial(compile, static=static, max_traces=max_traces, mode=mode)
+        return functools.partial(
+            compile, static=static, max_traces=max_traces, mode=mode, keep_grads=keep_grads
+        )
     tree.check_function("compile", function)
     names = (static,) if isinstance(static, str) else tuple(static)
-    return Compiled(function, names, max_traces, mode)
+    return Compiled(function, names, max_traces, mode, keep_grads)
 
 
 class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
     """A compiled function; see ``compile``. Attributes are those of the function."""
 
     def __init__(
-        self, function: Callable[..., Any], static: tuple[str, ...], most: int, mode: str | None
+        self,
+        function: Callable[..., Any],
+        static: tuple[str, ...],
+        most: int,
+        mode: str | None,
+        keep_grads: bool,
     ) -> None:
         if mode is not None and mode not in MODES:
             raise unknown("compile: mode", mode, MODES)
         if type(most) is not int or most < 1:
             raise OptionError(f"compile: max_traces is {most!r:.60}\n  rule: an integer above 0")
         self._function, self._static, self._most, self._mode = function, static, most, mode
+        self._keep_grads = keep_grads
         self._calls: dict[Any, list[Call]] = {}
         self._signature = _signature(function, static)
         self.__name__ = tree.name_of(function)
@@ -172,7 +183,7 @@ class Compiled(shortcut.Base):  # type: ignore[misc]  # it is known at import
 
     def _traced(self, args: Any, named: Any, given: list[Any], mode: str, settings: Any) -> Call:
         arguments = _copies(given)
-        trace = Trace()
+        trace = Trace(self._keep_grads)
         try:
             with trace.running():
                 following = iter(arguments)

@@ -99,7 +99,7 @@ class Trace:
         buffers: for each buffer that was assigned to, its tensor before.
         modules: the modules that were called.
         made: the modules that were made within it.
-        consumed: gradients that an update read, by identity.
+        consumed: gradients that an update read and that are None afterwards, by identity.
         before: how each older tensor was that the function changed, by identity.
         lines: the user's line of each node, by identity.
         end: the number of the first tensor or node made after it.
@@ -108,7 +108,8 @@ class Trace:
 
     static_graph: Any = None
 
-    def __init__(self) -> None:
+    def __init__(self, keep_grads: bool = False) -> None:
+        self.keep_grads = keep_grads
         self.generator = random.generator_now()
         self.counter = 0 if self.generator is None else self.generator.counter
         self.drawn = 0
@@ -208,7 +209,8 @@ class Trace:
             )
         update.check_fit(batch.name, params)
         grads = [p.grad for p in params]
-        self.consumed.update((id(g), g) for g in grads)
+        if not self.keep_grads:
+            self.consumed.update((id(g), g) for g in grads)
         kept = [s for s in batch.states if s is not None]
         slots = [self._slot(s, p, batch) for s in kept for p in params]
         rule, numbers = batch.rule(place.own, place.dtype)

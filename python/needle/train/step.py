@@ -8,15 +8,24 @@ from typing import Any
 
 from needle import nn, optim
 from needle.compile import compile
-from needle.errors import ArgumentError, DataError, NonFiniteError, OptionError, describe
+from needle.errors import (
+    ArgumentError,
+    DataError,
+    NonFiniteError,
+    OptionError,
+    RetraceError,
+    describe,
+)
 from needle.ops.core.checked import Finite
 from needle.ops.index.row_sparse import each
 from needle.tensors import Tensor
+from needle.train.outside import Outside
 
-_TRACES = 64
+TRACES = 64
 """Most programs of a training: for batches of different sizes."""
 
 Loss = Callable[[Any, Any], Any]
+How = bool | Callable[[Any], Any] | None
 
 
 class Update:
@@ -58,39 +67,72 @@ class Update:
         mean, self.norm = self._whole(batch, self._seen)
         return float(mean.item())
 
-    def compiled(self) -> Callable[[Any], float]:
+    def runner(
+        self, how: How, several: bool, outside: Outside | None
+    ) -> Callable[[Iterable[Any]], float]:
+        """Return what makes an update by a batch, or by several, and returns their mean loss.
+
+        Args:
+            how: as ``Trainer`` takes ``compile``.
+            several: whether it is given several batches, or one.
+            outside: as for ``compiled``.
+        """
+        plain = how is False or callable(how)
+        if several:
+            return self.several if plain else self.compiled_several(outside)
+        one = compiled(self.one, how, None) if plain else self.compiled(outside)
+        return lambda batches: one(next(iter(batches)))
+
+    def compiled(self, outside: Outside | None = None) -> Callable[[Any], float]:
         """Return ``one`` as a program, which does the same; see ``needle.compile``.
 
         A loss that is not finite stops the program before the parameters change; then ``one`` runs
         itself, so that ``check`` sees the value.
+
+        Args:
+            outside: what ``loss`` and all else use besides batches: where that changes, or
+                cannot be known, ``one`` runs itself.
         """
-        program = compile(lambda batch: self._whole(batch, Finite.of()), max_traces=_TRACES)
+        program = self._program(self._whole, outside)
 
         def one(batch: Any) -> float:
-            try:
-                loss, self.norm = program(batch)
-            except NonFiniteError:
-                return self.one(batch)
+            loss, self.norm = program(batch)
             return float(loss.item())
 
         return one
+
+    def _program(
+        self, function: Callable[[Any, Any], Any], outside: Outside | None
+    ) -> Callable[[Any], Any]:
+        """Return a function of a batch and a check as a program of a batch."""
+        program = compile(
+            lambda batch: function(batch, Finite.of()),
+            max_traces=TRACES,
+            keep_grads=outside is not None,
+        )
+
+        def plain(batch: Any) -> Any:
+            return function(batch, self._seen)
+
+        def run(batch: Any) -> Any:
+            try:
+                return program(batch)
+            except NonFiniteError:
+                return plain(batch)
+
+        return run if outside is None else automatic(run, plain, outside)
 
     def several(self, batches: Iterable[Any]) -> float:
         """Make an update by all batches together; return their mean loss."""
         return self._together(batches, lambda batch: self._part(batch, self._seen), self._average)
 
-    def compiled_several(self) -> Callable[[Iterable[Any]], float]:
+    def compiled_several(self, outside: Outside | None = None) -> Callable[[Iterable[Any]], float]:
         """Return ``several`` as two programs: one for each batch, and one for the update."""
-        part = compile(lambda batch: self._part(batch, Finite.of()), max_traces=_TRACES)
-
-        def of(batch: Any) -> tuple[Any, Any]:
-            try:
-                return part(batch)
-            except NonFiniteError:
-                return self._part(batch, self._seen)
-
-        average = compile(self._average)
-        return lambda batches: self._together(batches, of, average)
+        part = self._program(self._part, outside)
+        average = compile(self._average, keep_grads=outside is not None)
+        if outside is not None:
+            average = automatic(average, self._average, outside)
+        return lambda batches: self._together(batches, part, average)
 
     def _together(
         self, batches: Iterable[Any], part: Callable[[Any], Any], average: Callable[[Any], Any]
@@ -141,6 +183,40 @@ class Update:
         self.ready()
         self.optimizer.step()
         return norm
+
+
+def compiled(step: Callable[[Any], Any], how: How, outside: Outside | None) -> Callable[[Any], Any]:
+    """Return a step compiled as ``how`` says, which is as ``Trainer`` takes ``compile``."""
+    if how is False:
+        return step
+    if callable(how):
+        return how(step)
+    program = compile(step, max_traces=TRACES, keep_grads=outside is not None)
+    return program if outside is None else automatic(program, step, outside)
+
+
+def automatic(
+    program: Callable[[Any], Any], plain: Callable[[Any], Any], outside: Outside
+) -> Callable[[Any], Any]:
+    """Return a function that runs as a program as long as that makes no difference.
+
+    Args:
+        program: the compiled function.
+        plain: the function as it is.
+        outside: what it uses besides its argument.
+    """
+
+    def run(x: Any) -> Any:
+        if outside.holds():
+            try:
+                return program(x)
+            except RetraceError as error:  # other arguments have programs
+                outside.tell(str(error))
+            except Exception as error:  # nothing is changed; if it is the user's, it comes again
+                outside.give_up(str(error))
+        return plain(x)
+
+    return run
 
 
 class Optimizers:

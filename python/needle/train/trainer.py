@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle import executor, nn
-from needle.compile import compile as ndl_compile
 from needle.errors import DataError, OptionError
 from needle.ops import random
 from needle.train import progress as bars
@@ -19,8 +18,9 @@ from needle.train.callbacks import Callback, Ema, Evaluate, FiniteCheck, Out
 from needle.train.feed import Feed
 from needle.train.folder import Folder
 from needle.train.loggers import Logger, Loggers, Values
+from needle.train.outside import Outside
 from needle.train.state import NUMBERS, check_numbers, dump_random, load_random
-from needle.train.step import Loss, Update
+from needle.train.step import Loss, Update, compiled
 from needle.train.stop import Stop, Stopped
 
 LINES = 500
@@ -65,7 +65,8 @@ class Trainer:
         ema: decay of a moving average of the weights, or an ``Ema``; None for none.
         precision: returns a context in which losses are computed, or None.
         compile: whether to compile the function that makes an update (see ``needle.compile``);
-            or what takes it and returns a faster one.
+            or what takes it and returns a faster one. None: it is compiled where that makes no
+            difference: not if it prints, reads values, or counts its calls, say.
         callbacks: see ``Callback``.
         loggers: see ``Logger``; one that fails is switched off.
         folder: folder of the run; None to write nothing.
@@ -108,7 +109,7 @@ class Trainer:
         clip: float | None = None,
         ema: float | Ema | None = None,
         precision: Callable[[], AbstractContextManager[Any]] | None = None,
-        compile: bool | Callable[[Any], Any] = False,
+        compile: bool | Callable[[Any], Any] | None = None,
         callbacks: Iterable[Callback] = (),
         loggers: Iterable[Logger] = (),
         folder: str | os.PathLike[str] | Folder | None = None,
@@ -278,9 +279,12 @@ class Trainer:
 
     def _make_step(self) -> Callable[[Iterable[Any]], float]:
         """Return the function that makes an update from batches and returns the mean loss."""
+        outside = None
+        if self.compile is None:
+            roots = self.own_step or self.loss, self.precision, self.model, self.optimizer
+            outside = Outside(*roots, tell=self.progress.note)
         if self.own_step is not None:
-            wrap = ndl_compile if self.compile is True else self.compile
-            own = wrap(self.own_step) if wrap else self.own_step
+            own = compiled(self.own_step, self.compile, outside)
             return lambda batches: self._check_loss(float(own(self._copied(next(iter(batches))))))
         assert self.loss is not None
         update = Update(
@@ -288,15 +292,11 @@ class Trainer:
             self._settle,
         )  # fmt: skip
         self._clipped = lambda: update.norm
-        if not self.compile:
-            several = self.accumulate > 1
-            return update.several if several else lambda batches: update.one(next(iter(batches)))
+        run = update.runner(self.compile, self.accumulate > 1, outside)
+        if self.compile is False:
+            return run
         update.ready = lambda: None  # a program has no place for it
-        if self.accumulate > 1:
-            together = update.compiled_several() if self.compile is True else update.several
-            return lambda batches: together(map(self._copied, batches))
-        one = update.compiled() if self.compile is True else self.compile(update.one)
-        return lambda batches: one(self._copied(next(iter(batches))))
+        return lambda batches: run(map(self._copied, batches))
 
     def _copied(self, batch: Any) -> Any:
         """Return a batch when the state that is being saved may change."""
