@@ -64,9 +64,10 @@ int64_t run_gather_strips(const Plan* plan, void* const* buffers, void* workspac
 }
 
 // Do strips stay in the second cache, which the table does not fit, and is each used enough? Where
-// loads are faster than gather instructions, they are faster than strips, too.
+// there are gather instructions and loads are faster, these are faster than strips, too.
 bool gathers_strips(const State& s) {
-  if (s.count != 2 || s.rows || s.loop[0].source != 0 || gathers_by_loads()) return false;
+  const bool by_loads = kGathers && gathers_by_loads();
+  if (s.count != 2 || s.rows || s.loop[0].source != 0 || by_loads) return false;
   const Loop &rows = s.loop[0], &columns = s.loop[1];
   if (columns.source != 1 || columns.dest != 1 || columns.index == 0) return false;
   const int64_t row = columns.size * s.source_size, cache = second_cache_bytes();
