@@ -173,7 +173,7 @@ def test_memory_and_copies(made):
     place, host = driver.allocate(512), driver.pin(4096)
     driver.copy(place, host, 16, 9)
     driver.set_bytes(place, 0xFF, 8, 9)
-    driver.release(place)
+    driver.free(place)
     driver.unpin(host)
     assert api.calls[-6:] == [
         ("cuMemAlloc", 512), ("cuMemHostAlloc", 4096, drivers.PORTABLE),

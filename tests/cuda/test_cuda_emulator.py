@@ -265,7 +265,7 @@ class Paper(Driver):
         self.given[self.next] = nbytes
         return self.next
 
-    def release(self, address):
+    def free(self, address):
         del self.given[address]
 
     def lent(self, address, nbytes, stream):

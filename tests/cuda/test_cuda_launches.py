@@ -75,7 +75,7 @@ class Notes(Driver):
         self.next += nbytes
         return self.next - nbytes
 
-    def release(self, address):
+    def free(self, address):
         self.room += 2 << 20
 
     def pin(self, nbytes):

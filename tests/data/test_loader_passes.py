@@ -69,7 +69,7 @@ def test_a_plan_hands_out_in_order_and_gives_no_slot_twice(seed):
         while (found := plan.take()) is not None:
             taken.append(found[1].values)
             held.remove(found[0].slot)
-            plan.release(found[0])
+            plan.give_back(found[0])
     assert taken == list(range(count)) and not held
 
 

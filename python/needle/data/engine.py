@@ -87,7 +87,7 @@ class Plan:
     Args:
         tasks: (worker, task) of each batch, in order.
         limit: most batches that are asked for and not yet taken.
-        slots: places for batches; one is kept until ``release``.
+        slots: places for batches; one is kept until ``give_back``.
     """
 
     tasks: Iterator[tuple[int, Task]]
@@ -128,7 +128,7 @@ class Plan:
         self.taken += 1
         return self.jobs.pop(number), self.ready.pop(number)
 
-    def release(self, job: Job) -> None:
+    def give_back(self, job: Job) -> None:
         """Note that the place of a batch is free again."""
         self.free.append(job.slot)
 

@@ -81,7 +81,7 @@ class Pass:
             elif found is None:
                 self._wait()
             elif self._is_empty(*found):
-                plan.release(found[0])
+                plan.give_back(found[0])
                 found = None
         except BaseException:
             self._stop("the pass has ended with an error")
@@ -99,7 +99,7 @@ class Pass:
         values = self.convert(batch.values)
         *made, copied = batch.times
         batch.times = (*made, copied + time.perf_counter_ns() - begin)
-        self.plan.release(job)
+        self.plan.give_back(job)
         self.progress.position += batch.size
         if job.task.indices is None:
             self.progress.shards[job.task.shard] += batch.size

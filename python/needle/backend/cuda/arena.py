@@ -242,14 +242,14 @@ class Arena:
     def _drain(self) -> None:
         """Take back the blocks that are kept whole for the next request."""
         for piece in () if self.port is None else self.port.drain():
-            self._release(piece)
+            self._put_back(piece)
 
     def _give_back(self) -> None:
         for pool in self.free.values():
             for piece in [p for p in pool if p.size == self.slabs[p.slab]]:
                 self._unlist(piece)
                 del self.slabs[piece.slab]
-                self.driver.release(piece.slab)
+                self.driver.free(piece.slab)
 
     def _fit(self, size: int, stream: int) -> _Piece | None:
         pool = self.free.get(stream, [])
@@ -292,7 +292,7 @@ class Arena:
         piece.behind, piece.size = rest, size
         self._list(rest)
 
-    def _release(self, piece: _Piece) -> None:
+    def _put_back(self, piece: _Piece) -> None:
         """Join a piece with its free neighbours and list the whole."""
         if piece.behind is not None and piece.behind.free:
             self._unlist(piece.behind)
@@ -341,7 +341,7 @@ class Arena:
         if gone.give_back is not None:
             self.finished.append(gone.give_back)
         if gone.piece is not None:
-            self._release(gone.piece)
+            self._put_back(gone.piece)
             self.driver.returned(gone.address, gone.nbytes, gone.piece.stream)
 
 

@@ -73,7 +73,7 @@ class Driver(Protocol):
     def allocate(self, nbytes: int) -> int:
         """Return new device memory; raise NoMemory if there is none."""
 
-    def release(self, address: int) -> None:
+    def free(self, address: int) -> None:
         """Give device memory back, when all work is done."""
 
     def pin(self, nbytes: int) -> int:
@@ -209,7 +209,7 @@ class CudaDriver:
         self.enter()
         return self._memory(self.api.cuMemAlloc(nbytes))
 
-    def release(self, address: int) -> None:
+    def free(self, address: int) -> None:
         self.enter()
         self.check(self.api.cuMemFree(address))
 

@@ -124,7 +124,7 @@ class EmuDriver:
         self._memory[address] = block
         return address
 
-    def release(self, address: int) -> None:
+    def free(self, address: int) -> None:
         self._finish()
         self._poison(address, ctypes.sizeof(self._memory[address]) - 64, 0)
         del self._memory[address]
