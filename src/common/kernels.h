@@ -117,7 +117,7 @@ struct Plan {
   alignas(16) unsigned char state[kPlanBytes];
 };
 
-// n elements of contiguous operands, one thread: the shortcut of small eager ops.
+// n elements of contiguous operands, one thread: the way of small eager ops.
 using Contiguous = void (*)(void* out, const void* const* inputs, int64_t n);
 
 struct Adam {
@@ -268,7 +268,7 @@ struct Kernels {
   // before all others. float32, dense. buffers: out, index, x; and dx, g, index.
   const char* (*plan_max_pool)(Plan*, const Window&, const Operand& x, const Operand& out);
   const char* (*plan_max_pool_grad)(Plan*, const Window&, const Operand& dx, const Operand& g);
-  // Batch norm in training mode, plus a shortcut, rectified: dense float32 [rows, c]. buffers: out,
+  // Batch norm in training mode, plus a residual, rectified: dense float32 [rows, c]. buffers: out,
   // mean, var (biased), x, weight, bias, residual (null: none); and dx, dweight, dbias, dresidual
   // (null: none), g, out, x, weight, mean, var.
   const char* (*plan_batch_norm_relu)(Plan*, const Operand& x, double eps);

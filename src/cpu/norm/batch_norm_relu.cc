@@ -1,9 +1,9 @@
-// Batch norm in training mode, then the sum with a shortcut and ReLU, as in a residual network.
+// Batch norm in training mode, then the sum with a residual and ReLU, as in a residual network.
 // float32 rows, dense [rows, c].
 //
 // Each direction goes over the memory twice, the second time from the last block to the first,
 // because the data read last is still in the cache; large results go around the caches. Without a
-// shortcut the backward direction computes again which elements ReLU let pass instead of reading
+// residual the backward direction computes again which elements ReLU let pass instead of reading
 // the result. Columns are summed over fixed blocks of rows, then over the blocks as a tree, so that
 // no result depends on the number of threads.
 #include <cmath>
@@ -132,19 +132,19 @@ bool streams_to(const State& s, const void* out) {
   return s.large && s.c % kWidth == 0 && is_streamable(out);
 }
 
-template <bool shortcut, bool streams>
+template <bool adds, bool streams>
 void normalise_block(const State& s, void* const* buffers, int64_t block, void* workspace) {
   const float* mean = block_row(s, workspace, 0, 0);
   const float* scale = shared_row(s, workspace, 0);
   const float* bias = as<float>(buffers[5]);
   for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
     const float* x = as<float>(buffers[3]) + row * s.c;
-    const float* residual = shortcut ? as<float>(buffers[6]) + row * s.c : nullptr;
+    const float* residual = adds ? as<float>(buffers[6]) + row * s.c : nullptr;
     float* out = as<float>(buffers[0]) + row * s.c;
     each_written<streams>(s.c, [&](int64_t j, const auto& lanes) {
       Floats y = normalised(load_ahead(lanes, x + j) - lanes.load(mean + j), lanes.load(scale + j),
                             lanes.load(bias + j));
-      if (shortcut) y += load_ahead(lanes, residual + j);
+      if (adds) y += load_ahead(lanes, residual + j);
       lanes.store(out + j, y <= 0 ? Floats{} : y);  // NaN stays
     });
   }
@@ -181,13 +181,13 @@ int64_t run_forward(const Plan* plan, void* const* buffers, void* workspace) {
 }
 
 // ---- backward. buffers: dx, dweight, dbias, dresidual, g, out, x, weight, bias, mean, var; with a
-// shortcut there are dresidual and out
+// residual there are dresidual and out
 
 Floats through(const Floats& g, const Floats& out) { return out > 0 ? g : Floats{}; }
 
 // Sums of h * (x - mean) and of h over the block's rows; h, what passes the rectifier, is the
-// gradient of the shortcut.
-template <bool shortcut>
+// gradient of the residual.
+template <bool adds>
 void block_gradients(const State& s, void* const* buffers, int64_t block, void* workspace) {
   float* along_x = block_row(s, workspace, block, 0);
   float* along_one = block_row(s, workspace, block, 1);
@@ -197,9 +197,9 @@ void block_gradients(const State& s, void* const* buffers, int64_t block, void* 
   each_rows(s, block, [&](int64_t row, auto rows) {
     constexpr int kRows = decltype(rows)::value;
     const float* g = as<float>(buffers[4]) + row * s.c;
-    const float* out = shortcut ? as<float>(buffers[5]) + row * s.c : nullptr;
+    const float* out = adds ? as<float>(buffers[5]) + row * s.c : nullptr;
     const float* x = as<float>(buffers[6]) + row * s.c;
-    float* to = shortcut ? as<float>(buffers[3]) + row * s.c : nullptr;
+    float* to = adds ? as<float>(buffers[3]) + row * s.c : nullptr;
     each_vector(s.c, [&](int64_t j, const auto& lanes) {
       const Floats middle = lanes.load(mean + j), factor = lanes.load(scale + j);
       const Floats term = lanes.load(bias + j);
@@ -208,11 +208,10 @@ void block_gradients(const State& s, void* const* buffers, int64_t block, void* 
       for (int i = 0; i < kRows; ++i) {
         const int64_t at = i * s.c + j;
         const Floats distance = load_ahead(lanes, x + at) - middle;
-        const Floats y =
-            shortcut ? load_ahead(lanes, out + at) : normalised(distance, factor, term);
+        const Floats y = adds ? load_ahead(lanes, out + at) : normalised(distance, factor, term);
         h[i] = through(load_ahead(lanes, g + at), y);
         product[i] = h[i] * distance;
-        if (shortcut) lanes.store(to + at, h[i]);
+        if (adds) lanes.store(to + at, h[i]);
       }
       lanes.store(along_one + j, lanes.load(along_one + j) + sum_of(h));
       lanes.store(along_x + j, lanes.load(along_x + j) + sum_of(product));
@@ -220,21 +219,21 @@ void block_gradients(const State& s, void* const* buffers, int64_t block, void* 
   });
 }
 
-template <bool shortcut, bool streams>
+template <bool adds, bool streams>
 void input_gradient_block(const State& s, void* const* buffers, int64_t block, void* workspace) {
   const float* scale = shared_row(s, workspace, 0);     // weight * rstd
   const float* from_x = shared_row(s, workspace, 1);    // rstd^2 * sum(h * (x - mean)) / rows
   const float* from_one = shared_row(s, workspace, 2);  // sum(h) / rows
   const float *bias = as<float>(buffers[8]), *mean = as<float>(buffers[9]);
   for (int64_t row = first_row(s, block); row < first_row(s, block + 1); ++row) {
-    const float* g = as<float>(buffers[shortcut ? 3 : 4]) + row * s.c;
+    const float* g = as<float>(buffers[adds ? 3 : 4]) + row * s.c;
     const float* x = as<float>(buffers[6]) + row * s.c;
     float* dx = as<float>(buffers[0]) + row * s.c;
     each_written<streams>(s.c, [&](int64_t j, const auto& lanes) {
       const Floats distance = load_ahead(lanes, x + j) - lanes.load(mean + j),
                    scaling = lanes.load(scale + j);
       Floats h = load_ahead(lanes, g + j);
-      if (!shortcut) h = through(h, normalised(distance, scaling, lanes.load(bias + j)));
+      if (!adds) h = through(h, normalised(distance, scaling, lanes.load(bias + j)));
       lanes.store(dx + j,
                   scaling * (h - lanes.load(from_one + j) - distance * lanes.load(from_x + j)));
     });
@@ -254,10 +253,10 @@ void sum_blocks(const State& s, void* workspace) {
 
 int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   const State& s = state_of<State>(plan);
-  const bool shortcut = buffers[3] != nullptr;
+  const bool adds = buffers[3] != nullptr;
   find_scales(s, buffers[7], buffers[10], shared_row(s, workspace, 0));
   run_spans(s.team, s.blocks, false, [&](int64_t block, int) {
-    (shortcut ? block_gradients<true> : block_gradients<false>)(s, buffers, block, workspace);
+    (adds ? block_gradients<true> : block_gradients<false>)(s, buffers, block, workspace);
   });
   sum_blocks(s, workspace);
   const float* along_x = block_row(s, workspace, 0, 0);
@@ -273,7 +272,7 @@ int64_t run_backward(const Plan* plan, void* const* buffers, void* workspace) {
   static const RunBlock kRun[2][2] = {
       {input_gradient_block<false, false>, input_gradient_block<false, true>},
       {input_gradient_block<true, false>, input_gradient_block<true, true>}};
-  run_back(s, buffers, workspace, kRun[shortcut][streams_to(s, buffers[0])]);
+  run_back(s, buffers, workspace, kRun[adds][streams_to(s, buffers[0])]);
   return -1;
 }
 

@@ -393,7 +393,7 @@ def batch_norm(op: Any, x: NDArray, weight: NDArray, bias: NDArray) -> Any:
 
 @both("BatchNormReLU")
 def batch_norm_relu(op: Any, x: NDArray, weight: NDArray, bias: NDArray, *residual: NDArray) -> Any:
-    """Batch norm, a shortcut and ReLU."""
+    """Batch norm, a residual and ReLU."""
     if not _floating(x, weight, bias, *residual):
         return NotImplemented
     return _batch_norm("true", x, weight, bias, *residual, eps=op.eps)

@@ -1,4 +1,4 @@
-"""Batch norm fused with the next steps of a residual network: adding a shortcut, and a rectifier.
+"""Batch norm fused with the next steps of a residual network: adding a residual, and a rectifier.
 
 One op, so that a device may read the images once in each direction.
 """
@@ -55,7 +55,7 @@ def _samples() -> list[Sample]:
 
 
 class BatchNormReLU(Batch):
-    """Normalise the columns of x over the rows, scale and shift, add a shortcut, rectify.
+    """Normalise the columns of x over the rows, scale and shift, add a residual, rectify.
 
         out = max((x - mean) / sqrt(var + eps) * weight + bias + residual, 0)
 
@@ -126,10 +126,10 @@ class BatchNormReLUGrad(Composite):
 
         h = g where out > 0, else 0;  the rest as ``BatchNormGrad`` with h for g
 
-    Without a shortcut, out follows from the other inputs; with one it is an input.
+    Without a residual, out follows from the other inputs; with one it is an input.
 
     Shapes:   g, x [..., c], weight, bias, mean, var [c], perhaps out [..., c]
-              -> dx [..., c], dweight [c], dbias [c], and with out the shortcut's, h [..., c]
+              -> dx [..., c], dweight [c], dbias [c], and with out the residual's, h [..., c]
     Gradient: all inputs but out; any order
     """
 
@@ -165,7 +165,7 @@ def batch_norm_relu(
     eps: float = 1e-5,
     axis: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise the columns of x (its ``axis``), add a shortcut of x's shape, rectify.
+    """Normalise the columns of x (its ``axis``), add a residual of x's shape, rectify.
 
     Returns:
         The result, the mean and the biased variance. See ``BatchNormReLU``.
