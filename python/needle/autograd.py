@@ -31,7 +31,7 @@ from needle.ops.core import operands
 from needle.ops.core.attributes import flag
 from needle.ops.core.op import Identity, Op, cast
 from needle.ops.core.operands import has_gradients
-from needle.ops.core.starts import aliases, starts
+from needle.ops.core.starts import stand_ins, starts
 
 if TYPE_CHECKING:
     from needle.backend.array import Spec
@@ -157,11 +157,11 @@ _Visit = Callable[[Any, Any], None]
 
 def _replacing(given: set[int]) -> tuple[_Visit, None]:
     """Return the visitor that stores gradients in ``.grad`` during a walk."""
-    owner = graph.owner
-    reached: dict[int, Any] = {}  # after p.data = x one tensor owns several leaves
+    receiver_of = graph.receiver_of
+    reached: dict[int, Any] = {}  # after p.data = x several leaves have one tensor
 
     def replace(node: Any, out_grad: Any) -> None:
-        tensor = owner(node)
+        tensor = receiver_of(node)
         if tensor is None or type(out_grad) is list:
             return
         key = id(tensor)
@@ -184,7 +184,7 @@ def _adding(given: set[int]) -> tuple[_Visit, Callable[[], None]]:
     totals: dict[int, Any] = {}
 
     def add(node: Any, out_grad: Any) -> None:
-        tensor = graph.owner(node)
+        tensor = graph.receiver_of(node)
         if tensor is None or type(out_grad) is list:
             return
         key = id(tensor)
@@ -274,7 +274,7 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., tu
     nodes, inputs = starts(args)
     with executor.modes(recording=True):
         out = tree.checked("vjp", function)(*inputs)
-        own = tree.rebuilt(out, lambda x: aliases([x])[0])
+        own = tree.rebuilt(out, lambda x: stand_ins([x])[0])
 
     def pull(*out_grads: Any) -> tuple[Any, ...]:
         with executor.modes(recording=outer):

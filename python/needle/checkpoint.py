@@ -26,7 +26,7 @@ from needle.errors import GradientError, NeedleError, explain, user_line
 from needle.ops import random
 from needle.ops.core.op import Op, needed, variables
 from needle.ops.core.primitives import make_tuple
-from needle.ops.core.starts import Start, again, aliases
+from needle.ops.core.starts import Start, again, stand_ins
 
 __all__ = ["checkpoint", "custom_gradient"]
 
@@ -140,7 +140,7 @@ class _Checkpoint(_Region):
         """
         since = graph.next_serial()
         with executor.modes(recording=True), _put_back(self.closed, reached):
-            inner = tree.flat(tree.plain(self.outputs(*aliases(leaves))))
+            inner = tree.flat(tree.plain(self.outputs(*stand_ins(leaves))))
         specs = out.spec if type(out.spec) is tuple else (out.spec,)
         if tuple(x.spec for x in inner) != specs:
             raise self._changed("results", specs, [x.spec for x in inner])
@@ -185,7 +185,7 @@ def _closed_over(
         if node in seen or not node.needs:
             continue
         seen.add(node)
-        holder = graph.owner(node) if node.op is None else None
+        holder = graph.receiver_of(node) if node.op is None else None
         if node in known or node.serial < since or (holder is not None and holder.serial < since):
             found.append(node)
         else:
@@ -204,7 +204,7 @@ def _put_back(closed: Sequence[Any], nodes: Sequence[Any]) -> Iterator[None]:
         for reference, node in zip(closed, nodes, strict=True):
             tensor = reference()
             if tensor is not None and tensor.node is not node:
-                (old,) = aliases([graph.tensor_of(node)])
+                (old,) = stand_ins([graph.tensor_of(node)])
                 now = graph.wrap(None)
                 undo.append((tensor, now, tensor.requires_grad))
                 graph.rebind(now, tensor)
@@ -337,7 +337,7 @@ def _checkpointed(function: Callable[..., Any], tensors: list[Any]) -> Any:
     leaves = _own(tensors)
     stays = traced or forward.top(tensors)
     with executor.modes(lazy=None if stays else False), _noting() as notes:
-        out = function(*aliases(leaves))
+        out = function(*stand_ins(leaves))
     buffers = [x for x in notes.values() if x.is_changed()]
     parts = tree.flat(out)
     if not any(x.requires_grad for x in parts):
@@ -421,7 +421,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _customized(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-    out, pull = _pair(function(*aliases(tensors)))  # the rule reads their current values
+    out, pull = _pair(function(*stand_ins(tensors)))  # the rule reads their current values
     several = isinstance(out, (tuple, list))
     if several:
         out = make_tuple(*out)

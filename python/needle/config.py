@@ -90,8 +90,8 @@ class Config:
         for name in ("debug", "threads", "memory_limit"):
             value = getattr(self, name)
             most, text = (_MOST_BYTES, "2**63") if name == "memory_limit" else (2**31, "2**31")
-            whole = isinstance(value, int) and (name == "debug" or not isinstance(value, bool))
-            if not whole or not 0 <= value < most:
+            integer = isinstance(value, int) and (name == "debug" or not isinstance(value, bool))
+            if not integer or not 0 <= value < most:
                 raise OptionError(
                     f"NEEDLE_{name.upper()}={value!r}: must be an integer >= 0 and less than {text}"
                 )

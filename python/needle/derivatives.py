@@ -19,7 +19,7 @@ from needle import autograd, executor, forward, graph, reverse, tree
 from needle.backend.ndarray import array
 from needle.checkpoint import check_rules
 from needle.errors import DtypeError, GradientError, OptionError, ShapeError, explain
-from needle.ops.core.starts import aliases, starts
+from needle.ops.core.starts import stand_ins, starts
 from needle.ops.shape.movement import reshape
 from needle.ops.shape.tuples import stack
 
@@ -65,7 +65,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
             f"jvp: expected one tangent for each primal, got {len(vs)} for {len(xs)}"
         )
     vs = tuple(_tangent("jvp", x, v) for x, v in zip(xs, vs, strict=True))
-    own = [aliases([x])[0] if v is None else x for x, v in zip(xs, vs, strict=True)]
+    own = [stand_ins([x])[0] if v is None else x for x, v in zip(xs, vs, strict=True)]
     out, tangent = forward.push(tree.checked("jvp", function), own, vs)
     return out, _filled(out, tangent)
 

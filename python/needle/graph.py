@@ -46,7 +46,8 @@ init_tensor, set_tensor_classes = _source.init_tensor, _source.set_tensor_classe
 set_journal, restore = _source.set_journal, _source.restore
 set_array, rebind, exclusive = _source.set_array, _source.rebind, _source.exclusive
 # nodes and their values
-leaf, tensor_of, peek, owner = _source.leaf, _source.tensor_of, _source.peek, _source.owner
+leaf, peek = _source.leaf, _source.peek
+tensor_of, receiver_of = _source.tensor_of, _source.receiver_of
 finish, release = _source.finish, _source.release
 topo, pending_order = _source.topo, _source.pending_order
 # modes, per thread

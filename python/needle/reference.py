@@ -185,7 +185,7 @@ class Node:
 
     __slots__ = (
         "op", "inputs", "spec", "value", "needs", "done", "released", "serial",
-        "_claims", "_held", "_handle", "_owner", "__weakref__",
+        "_claims", "_held", "_tensor", "_receiver", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, op: Any, inputs: tuple[Node, ...], spec: Any, needs: bool, done: bool):
@@ -194,8 +194,8 @@ class Node:
         self.released = False  # whether its gradient will not run any more
         self._claims = self._held = 0
         self.serial = next(_serials)
-        self._handle: Any = None
-        self._owner: Any = None
+        self._tensor: Any = None
+        self._receiver: Any = None
 
     def claim(self, value: Any) -> None:
         self._claims += 1
@@ -236,7 +236,7 @@ class Node:
 class _Modes(threading.local):
     recording = True
     lazy = False
-    open = True  # whether the native gate may take shortcuts
+    open = True  # whether native functions may act
     journal: list[Any] | None = None
     pending = 0
     burying = False
@@ -306,7 +306,7 @@ class TensorBase(_Described):
         _note(self)
         self._requires_grad = bool(value)
         if self._node is not None and self._node.op is None:
-            self._node._handle = None
+            self._node._tensor = None
             self._node = None
 
 
@@ -333,7 +333,7 @@ def _new(array: Any, node: Any, is_tuple: bool) -> Any:
     init_tensor(self, array, False)
     self._node = node
     if node is not None:
-        node._handle = weakref.ref(self)
+        node._tensor = weakref.ref(self)
     return self
 
 
@@ -347,7 +347,7 @@ def leaf(tensor: Any) -> Any:
     node = tensor._node
     if node is None:
         node = Node(None, (), tensor.spec, tensor._requires_grad, True)
-        node._handle = node._owner = weakref.ref(tensor)
+        node._tensor = node._receiver = weakref.ref(tensor)
         tensor._node = node
     return node
 
@@ -423,7 +423,7 @@ def release(node: Any) -> None:
 
 def peek(node: Any) -> Any:
     """Return the live tensor of a node, or None."""
-    return node._handle() if node._handle is not None else None
+    return node._tensor() if node._tensor is not None else None
 
 
 def tensor_of(node: Any) -> Any:
@@ -435,9 +435,9 @@ def tensor_of(node: Any) -> Any:
     return tensor
 
 
-def owner(node: Any) -> Any:
+def receiver_of(node: Any) -> Any:
     """Return the tensor that a gradient of the node belongs to, or None if it is gone."""
-    known = node._handle if node.op is not None else node._owner
+    known = node._tensor if node.op is not None else node._receiver
     return known() if known is not None else None
 
 
@@ -452,7 +452,7 @@ def set_array(tensor: Any, array: Any) -> None:
     if node is not None:
         if node.op is not None:
             tensor._requires_grad = node.needs
-        node._handle = None
+        node._tensor = None
         tensor._node = None
     tensor.array = array
 
@@ -471,13 +471,13 @@ def rebind(tensor: Any, source: Any) -> None:
     _note(source)
     old = tensor._node
     if old is not None:
-        old._handle = None
+        old._tensor = None
         if old.op is not None:
             tensor._requires_grad = source.requires_grad
     tensor.array, tensor._node = source.array, source._node
     source.array = source._node = None
     if tensor._node is not None:
-        tensor._node._handle = weakref.ref(tensor)
+        tensor._node._tensor = weakref.ref(tensor)
 
 
 def set_journal(journal: list[Any] | None) -> list[Any] | None:
@@ -499,11 +499,11 @@ def restore(tensor: Any, array: Any, node: Any, requires_grad: bool, grad: Any) 
     """Undo a noted change."""
     old = tensor._node
     if old is not None and peek(old) is tensor:
-        old._handle = None
+        old._tensor = None
     tensor.array, tensor._node, tensor._grad = array, node, grad
     tensor._requires_grad = requires_grad
     if node is not None:
-        node._handle = weakref.ref(tensor)
+        node._tensor = weakref.ref(tensor)
 
 
 def recording() -> bool:

@@ -44,7 +44,7 @@ def walk(
         _add(grads, graph.leaf(out), seeds[i])
     order = graph.topo(list(grads), True, towards)
     reached = None if towards is None else _above(order, towards)
-    tensor_of, owner, release = graph.tensor_of, graph.owner, graph.release
+    tensor_of, receiver_of, release = graph.tensor_of, graph.receiver_of, graph.release
     watched, lazily = nancheck.on(), graph.lazy()
     while order:
         node = order.pop()
@@ -52,7 +52,7 @@ def walk(
         if out_grad is None:
             continue
         op = node.op
-        if op is None or towards is not None or owner(node) is not None:
+        if op is None or towards is not None or receiver_of(node) is not None:
             visit(node, out_grad)
         if op is None or (towards is not None and node in towards):
             continue

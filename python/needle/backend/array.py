@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_DIMS", "Array", "Spec", "arrays", "dense_strides", "make_array", "make_spec",
-    "set_array_class", "shortcut",
+    "set_array_class", "native_function",
 ]  # fmt: skip
 
 _source: Any = reference if core.native is None else core.native
@@ -36,7 +36,7 @@ def _made(*parts: Any) -> Any:
 copyreg.pickle(Spec, _copied)
 
 
-def shortcut(name: str) -> Any:
+def native_function(name: str) -> Any:
     """Return the native function of this name, which returns an array or None.
 
     Each computes the same as a Python function, for arrays of the native CPU and simple valid

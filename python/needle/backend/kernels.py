@@ -12,7 +12,7 @@ import numpy as np
 
 from needle import core
 from needle import dtype as dtypes
-from needle.backend.array import make_array, make_spec, shortcut
+from needle.backend.array import make_array, make_spec, native_function
 from needle.backend.axes import normalise_axis
 from needle.backend.index_errors import bad_index, bad_label, bad_slice, outside
 from needle.backend.ndarray import NDArray, Shape, array, broadcast_shapes, empty, full, kept_order
@@ -25,7 +25,7 @@ MOST_WORK = 2**60
 _NAMES = ("x", "y", "z", "w")
 _FUNCTIONS, _REDUCTIONS = core.numbers("function"), core.numbers("reduction")
 _elementwise, _reduce, _joined, _taken_apart, _padded, _gathered = map(
-    shortcut, ("elementwise", "reduce", "joined", "taken_apart", "padded", "gathered_along")
+    native_function, ("elementwise", "reduce", "joined", "taken_apart", "padded", "gathered_along")
 )
 
 
@@ -217,14 +217,14 @@ def integers(operation: str, x: NDArray) -> NDArray:
         raise explain(DtypeError, operation, "expected integers, got bools", [("x", x)])
     text = f"{x.dtype}{list(x.shape)}"
 
-    def not_whole(position: int, value: Any = None) -> Exception:
+    def not_integer(position: int, value: Any = None) -> Exception:
         which = "the number" if value is None else f"{value}"
         return DtypeError(
             f"{operation}: {which} at position {position} is not an integer\n  x: {text}\n"
             "  rule: indices and labels are integers, or floats with integer values"
         )
 
-    x.device.backend.check_whole(x, not_whole)
+    x.device.backend.check_whole(x, not_integer)
     return x.astype(dtypes.int64)
 
 

@@ -19,8 +19,8 @@ from needle.backend.array import (
     dense_strides,
     make_array,
     make_spec,
+    native_function,
     set_array_class,
-    shortcut,
 )
 from needle.backend.axes import new_shape, normalise_axes, normalise_axis
 from needle.devices import Device
@@ -29,7 +29,7 @@ from needle.errors import IndexRangeError, OptionError, ShapeError, explain
 
 Shape = tuple[int, ...]
 _reshaped, _permuted, _broadcast, _sliced, _empty, _empty_of, _copy = map(
-    shortcut, ("reshaped", "permuted", "broadcast", "sliced", "empty", "empty_of", "copy")
+    native_function, ("reshaped", "permuted", "broadcast", "sliced", "empty", "empty_of", "copy")
 )
 
 if TYPE_CHECKING:

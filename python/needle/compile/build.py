@@ -184,7 +184,7 @@ class Builder:
             return self._source(self.trace.slot_leaves[node], node.spec, _strides(node.value))
         if node.op is not None and node.serial >= self.trace.since:
             return None
-        tensor = graph.owner(node)
+        tensor = graph.receiver_of(node)
         if node.op is not None and tensor is None:
             tensor = graph.tensor_of(node)
         if node.op is not None and node.needs:

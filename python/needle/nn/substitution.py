@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from needle import graph
 from needle.errors import ArgumentError, ShapeError, explain, unknown
 from needle.nn.module import Module
-from needle.ops.core.starts import aliases
+from needle.ops.core.starts import stand_ins
 from needle.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def functional_call(
 @contextmanager
 def _standing_for(tensor: Tensor, other: Tensor) -> Iterator[None]:
     """Let a tensor have the value, and the place in the graph, of another one."""
-    (alias,) = aliases([other])
+    (alias,) = stand_ins([other])
     kept, needed = graph.wrap(None), tensor.requires_grad
     graph.rebind(kept, tensor)
     try:

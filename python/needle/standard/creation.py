@@ -95,8 +95,8 @@ def _numbers(obj: object) -> Any:
         ) from None
     if values.dtype.kind == "c":
         raise DtypeError("asarray: there are no complex dtypes")
-    whole = values.dtype.kind == "O" and all(type(n) in (bool, int) for n in values.flat)
-    if values.dtype.kind in "biuf" or values.dtype.name == "bfloat16" or whole:
+    integers = values.dtype.kind == "O" and all(type(n) in (bool, int) for n in values.flat)
+    if values.dtype.kind in "biuf" or values.dtype.name == "bfloat16" or integers:
         return values
     raise _not_numbers(obj)
 
@@ -156,8 +156,8 @@ def arange(
     if not all(map(math.isfinite, numbers)):
         raise OptionError(f"arange: from {low} to {high} by {by}; these must be finite")
     length = (high - low) / by if by else 0  # ops.arange refuses a step of 0
-    whole = all(isinstance(n, int) for n in numbers)
-    kind = dtype or (dtypes.int64 if whole else default_float())
+    integers = all(isinstance(n, int) for n in numbers)
+    kind = dtype or (dtypes.int64 if integers else default_float())
     with _room("arange", min(length, 2**63), kind, device):
         return ops.arange(start, stop, step, dtype=dtype, device=device)
 

@@ -141,7 +141,7 @@ def check_integers(case: Case, where: Device) -> None:
     """Check that elementwise functions are exact on integers, and wrap around as in NumPy."""
     assert case.sample.reference is not None
     for kind in ("int8", "int32", "int64", "uint8"):
-        values = [x if x.dtype.kind != "f" else _whole(x, kind) for x in case.arrays()]
+        values = [x if x.dtype.kind != "f" else _rounded(x, kind) for x in case.arrays()]
         try:
             expected = case.sample.reference(*values)
         except (TypeError, ValueError):  # NumPy does not define the function for integers
@@ -150,7 +150,7 @@ def check_integers(case: Case, where: Device) -> None:
         np.testing.assert_array_equal(found, expected, err_msg=f"{case.make()!r}, {kind}")
 
 
-def _whole(x: Any, kind: str) -> Any:
+def _rounded(x: Any, kind: str) -> Any:
     return np.rint(
         np.nan_to_num(np.abs(x) if kind.startswith("u") else x, posinf=9, neginf=-9)
     ).astype(kind)

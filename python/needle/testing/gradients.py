@@ -10,7 +10,7 @@ import numpy as np
 from needle import autograd, executor, tree
 from needle.derivatives import jvp
 from needle.errors import GradientError, unknown
-from needle.ops.core.starts import aliases
+from needle.ops.core.starts import stand_ins
 from needle.tensors import Tensor
 from needle.testing.tolerance import DIFFERENCE, DIFFERENCE_STEP, TRANSPOSE
 
@@ -56,7 +56,7 @@ def check_gradients(
     checked = tree.checked("check_gradients", function)
 
     def results(*args: Any) -> Any:
-        return _floating(checked(*aliases(args)))  # the function may assign to them
+        return _floating(checked(*stand_ins(args)))  # the function may assign to them
 
     with autograd.no_grad():
         outs = results(*tensors)

@@ -12,7 +12,7 @@ import numpy as np
 from needle import autograd, executor, graph, reverse, tree
 from needle.derivatives import jvp
 from needle.errors import ArgumentError, GradientError
-from needle.ops.core.starts import aliases
+from needle.ops.core.starts import stand_ins
 from needle.ops.reduction.reduce import summation
 from needle.tensors import Tensor
 from needle.tools.formula import Reader, Term, shared, text_of
@@ -119,7 +119,7 @@ def _formulas(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> lis
     leaves = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
     seeds = _free(names, *"uvw")
     with executor.modes(recording=True, lazy=True):
-        out = function(*aliases(leaves))
+        out = function(*stand_ins(leaves))
         _check(function, out)
         moving = [i for i, x in enumerate(leaves) if x.requires_grad]
         known = {graph.leaf(x): name for x, name in zip(leaves, names, strict=True)}
@@ -178,12 +178,12 @@ def _aligned(
 
 def _table(function: Any, names: Sequence[str], inputs: Sequence[Any]) -> list[str]:
     with autograd.no_grad():
-        shape = function(*aliases(inputs)).shape
+        shape = function(*stand_ins(inputs)).shape
     weights = _float64(np.arange(1.0, 1.0 + np.prod(shape, dtype=int)).reshape(shape)).detach()
 
     def total(*args: Any) -> Any:
         return summation(
-            function(*aliases(args)) * weights
+            function(*stand_ins(args)) * weights
         )  # the function may assign to its inputs
 
     moving = [i for i, x in enumerate(inputs) if x.requires_grad]

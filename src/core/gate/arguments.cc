@@ -104,7 +104,7 @@ Array* Arrays::dense(Array* x, DType type) {
   return add(PyErr_Occurred() ? nullptr : copy_of(x, type, false));
 }
 
-PyObject* Arrays::release() {
+PyObject* Arrays::result() {
   PyObject* tuple = n_ == 1 ? nullptr : PyTuple_New(n_);
   if (n_ != 1 && !tuple) return nullptr;
   for (int i = 0; i < n_; i++) {
@@ -119,7 +119,7 @@ PyObject* finish(const char* refused, const Plan& plan, Arrays* outs,
   void* buffers[12];
   std::transform(arrays.begin(), arrays.end(), buffers, address_or_null);
   const auto n = static_cast<int>(arrays.size());
-  return !refused && run_plan(plan, buffers, n, size, traits) ? outs->release() : nullptr;
+  return !refused && run_plan(plan, buffers, n, size, traits) ? outs->result() : nullptr;
 }
 
 bool add_overrides(PyObject* module, PyMethodDef* functions) {

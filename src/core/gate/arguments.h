@@ -86,8 +86,8 @@ class Arrays {
   Array* dense(Array* x) { return dense(x, x->spec->code); }
   Array* operator[](int i) const { return all_[i]; }
   bool is_complete() const { return complete_; }
-  // The only array, or a tuple of them; they are owned by it then.
-  PyObject* release();
+  // The only array, or a tuple of them; it owns them then.
+  PyObject* result();
 
  private:
   Array* all_[12];

@@ -131,7 +131,7 @@ PyObject* batch_norm_grad(PyObject* op, Array* const* x, int n) {
                 {outs[0], outs[1], outs[2], in[0], in[1], in[2], in[3], in[4]}, spec->size);
 }
 
-// x, weight, bias, perhaps a shortcut -> out, means, variances
+// x, weight, bias, perhaps a residual -> out, means, variances
 PyObject* batch_norm_relu(PyObject* op, Array* const* x, int n) {
   const Spec* spec = x[0]->spec;
   double eps;
@@ -149,11 +149,11 @@ PyObject* batch_norm_relu(PyObject* op, Array* const* x, int n) {
                 spec->size);
 }
 
-// g, x, weight, bias, means, variances, and of a shortcut the result
-// -> dx, dweight, dbias, perhaps the shortcut's
+// g, x, weight, bias, means, variances, and with a residual the result
+// -> dx, dweight, dbias, perhaps dresidual
 PyObject* batch_norm_relu_grad(PyObject* op, Array* const* x, int n) {
   const Spec* spec = x[1]->spec;
-  const bool has_shortcut = n == 7;
+  const bool has_residual = n == 7;
   double eps;
   if (spec->code != kFloat32 || !is_like(x[0], spec, kFloat32, spec->ndim) ||
       !are_rows(x + 2, 4, spec, kFloat32) || !are_like(x + 6, n - 6, spec, kFloat32, spec->ndim) ||
@@ -162,13 +162,13 @@ PyObject* batch_norm_relu_grad(PyObject* op, Array* const* x, int n) {
   }
   Arrays in(x, n), outs;
   for (const int like : {1, 2, 2}) outs.empty(x[like]->spec);
-  if (has_shortcut) outs.empty(spec);
+  if (has_residual) outs.empty(spec);
   if (!in.is_complete() || !outs.is_complete()) return nullptr;
   Plan plan;
   const char* refused = kernels->plan_batch_norm_relu_grad(&plan, rows_of(spec).operand(), eps);
   return finish(refused, plan, &outs,
-                {outs[0], outs[1], outs[2], has_shortcut ? outs[3] : nullptr, in[0],
-                 has_shortcut ? in[6] : nullptr, in[1], in[2], in[3], in[4], in[5]},
+                {outs[0], outs[1], outs[2], has_residual ? outs[3] : nullptr, in[0],
+                 has_residual ? in[6] : nullptr, in[1], in[2], in[3], in[4], in[5]},
                 spec->size);
 }
 
@@ -418,7 +418,7 @@ PyObject* spread(PyObject* op, Array* const* x, int) {
   if (wide == own) Py_INCREF(in.add(x[0]));
   if (wide != own) in.dense(x[0], wide);
   outs.add(in[0] ? reduction_result(reduction, axes, keep, in[0], correction) : nullptr);
-  if (!outs[0] || wide == own) return outs[0] ? outs.release() : nullptr;
+  if (!outs[0] || wide == own) return outs[0] ? outs.result() : nullptr;
   return reinterpret_cast<PyObject*>(copy_of(outs[0], own, false));
 }
 

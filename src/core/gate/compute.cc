@@ -90,7 +90,7 @@ Operand operand(const Layout& x) {
   return {x.spec->code, x.spec->ndim, x.spec->shape, x.reordered ? x.strides : x.spec->strides};
 }
 
-Array* array_of(const Layout& out) {
+Array* new_array(const Layout& out) {
   Storage* storage = storage_new(out.spec->size * kItemSize[out.spec->code]);
   if (!storage) return nullptr;
   Py_INCREF(out.spec);
@@ -161,7 +161,7 @@ uint64_t replaced;  // how many kept plans gave way to others
 
 Array* run_broadcast(const Broadcast& plan, Array* const* x) {
   const uint64_t before = replaced;
-  Array* out = array_of(plan.out);
+  Array* out = new_array(plan.out);
   if (!out) return nullptr;
   if (replaced != before) {  // a new object lets the collector run, and with it any Python
     Py_DECREF(out);
@@ -296,7 +296,7 @@ Array* copy_of(Array* x, DType type, bool in_order) {
   Layout to;
   if (!lay_out(&to, type, &x, 1, in_order)) return nullptr;
   Plan plan;
-  Array* made = kernels->plan_copy(&plan, operand(to), operand(x)) ? nullptr : array_of(to);
+  Array* made = kernels->plan_copy(&plan, operand(to), operand(x)) ? nullptr : new_array(to);
   Py_DECREF(to.spec);
   if (!made) return nullptr;
   void* buffers[2] = {made->storage->data, address(x)};

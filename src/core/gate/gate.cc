@@ -97,7 +97,7 @@ PyObject* constant(PyObject* number, const Spec* like) {
 
 bool is_number(PyObject* x) { return PyFloat_CheckExact(x) || PyLong_CheckExact(x); }
 
-void release(PyObject** tensors, Array** arrays, int n) {
+void drop_references(PyObject** tensors, Array** arrays, int n) {
   for (int i = 0; i < n; i++) {
     Py_DECREF(arrays[i]);
     Py_DECREF(tensors[i]);
@@ -121,7 +121,7 @@ bool unwrap_like(const Spec* like, const Op* op, PyObject* const* inputs, int n,
     tensors[i] = !plain ? nullptr : number ? constant(inputs[i], like) : inputs[i];
     arrays[i] = tensors[i] ? array_of(tensors[i], like) : nullptr;
     if (!arrays[i]) {
-      release(tensors, arrays, i);
+      drop_references(tensors, arrays, i);
       return false;
     }
     Py_INCREF(arrays[i]);
@@ -149,7 +149,7 @@ bool unwrap(const Op* op, PyObject* const* inputs, int n, PyObject** tensors, Ar
 }
 
 // The tensor of a result (whose reference it takes), recorded if an input needs a gradient.
-PyObject* tensor_of(PyObject* op, PyObject* const* tensors, int n, PyObject* array) {
+PyObject* record_or_wrap(PyObject* op, PyObject* const* tensors, int n, PyObject* array) {
   bool needs = false;
   for (int i = 0; i < n; i++) needs |= needs_gradient(reinterpret_cast<Tensor*>(tensors[i]));
   needs &= modes.recording && reinterpret_cast<Op*>(op)->differentiable;
@@ -164,7 +164,7 @@ PyObject* item(PyObject* op, PyObject* const* inputs, int n) {
   if (!arrays || !PyTuple_Check(arrays) || index >= PyTuple_GET_SIZE(arrays)) return nullptr;
   PyObject* array = PyTuple_GET_ITEM(arrays, index);
   Py_INCREF(array);
-  return tensor_of(op, inputs, 1, array);
+  return record_or_wrap(op, inputs, 1, array);
 }
 
 // Whether the definition would leave the operands' dtypes as they are.
@@ -225,8 +225,8 @@ PyObject* by_method(PyObject* object, PyObject* const* inputs, int n) {
     return nullptr;
   }
   PyObject* out = is_promoted(op, arrays, n) ? call_compute(object, tensors, arrays, n) : nullptr;
-  PyObject* result = out ? tensor_of(object, tensors, n, out) : nullptr;
-  release(tensors, arrays, n);
+  PyObject* result = out ? record_or_wrap(object, tensors, n, out) : nullptr;
+  drop_references(tensors, arrays, n);
   return result;
 }
 
@@ -273,8 +273,8 @@ PyObject* apply(PyObject*, PyObject* const* args, Py_ssize_t n_args, PyObject* n
   const bool native = arrays[0]->storage;
   PyObject* out = native ? reinterpret_cast<PyObject*>(compute(op, arrays, n))
                          : elsewhere(args[0], tensors, arrays, n);
-  PyObject* result = out ? tensor_of(args[0], tensors, n, out) : nullptr;
-  release(tensors, arrays, n);
+  PyObject* result = out ? record_or_wrap(args[0], tensors, n, out) : nullptr;
+  drop_references(tensors, arrays, n);
   if (result || (!native && PyErr_Occurred())) return result;
   PyErr_Clear();  // no memory left, for one: the definition tries again, and says in which op
   return PyObject_Vectorcall(slow_path, args, n_args, nullptr);

@@ -106,13 +106,13 @@ bool writable(const Tensor* tensor) {
 
 // The value of a Python number in this dtype; false where the definition has to decide.
 bool read_number(PyObject* number, DType code, double* value) {
-  const bool whole = PyLong_CheckExact(number);
-  if (!whole && !PyFloat_CheckExact(number)) return false;
-  if (code <= kFloat16 && !whole) {
+  const bool is_integer = PyLong_CheckExact(number);
+  if (!is_integer && !PyFloat_CheckExact(number)) return false;
+  if (code <= kFloat16 && !is_integer) {
     *value = PyFloat_AS_DOUBLE(number);
     return true;
   }
-  if (!whole || code == kBool) return false;
+  if (!is_integer || code == kBool) return false;
   *value = PyLong_AsDouble(number);
   if (*value == -1.0 && PyErr_Occurred()) {
     PyErr_Clear();

@@ -1,5 +1,5 @@
-// Views of arrays, and what native arrays give without an op: shortcuts of the methods of NDArray
-// and of backend/kernels.py, which decide wherever these return None.
+// Views of arrays, and what native arrays give without an op: native twins of the methods of
+// NDArray and of backend/kernels.py, which decide wherever these return None.
 #include "gate/arguments.h"
 #include <cstring>
 

@@ -121,7 +121,7 @@ Array* convolve(int direction, int algorithm, PyObject* op, Array* const* x, int
       !run_plan(plan, buffers, 8 * (images->spec->size + result->spec->size))) {
     return nullptr;
   }
-  return image->code == kFloat32 ? reinterpret_cast<Array*>(outs.release())
+  return image->code == kFloat32 ? reinterpret_cast<Array*>(outs.result())
                                  : copy_of(outs[0], image->code, false);
 }
 

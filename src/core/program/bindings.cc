@@ -178,7 +178,7 @@ int64_t nbytes_of(const Program& program, const Result& result) {
 }
 
 // An array over new memory, or the cell's own.
-Reference array_of(const Program& program, const Result& result) {
+Reference new_array(const Program& program, const Result& result) {
   Storage* storage = storage_new(nbytes_of(program, result));
   if (!storage) throw nb::python_error();
   Py_INCREF(result.spec);
@@ -195,7 +195,7 @@ struct Outputs {
     for (const Result& result : program.results()) {
       const bool in_place = result.in_place && exclusive[result.source] &&
                             inputs.arrays[result.source].is(given[result.source]);
-      Reference x = in_place ? inputs.arrays[result.source] : array_of(program, result);
+      Reference x = in_place ? inputs.arrays[result.source] : new_array(program, result);
       addresses.push_back(static_cast<char*>(as_array(x)->storage->data) +
                           (in_place ? as_array(x)->offset * kItemSize[result.spec->code] : 0));
       arrays.push_back(std::move(x));

@@ -188,8 +188,8 @@ struct Node {
   PyObject_VAR_HEAD PyObject* op;  // null for a leaf
   PyObject* spec;                  // Spec, or a tuple of them
   PyObject* value;                 // Array or tuple of them; null unless claimed
-  Tensor* handle;                  // borrowed: its destructor clears it
-  PyObject* owner;  // of a leaf: weak reference to the tensor that gradients belong to
+  Tensor* tensor;                  // borrowed: its destructor clears it
+  PyObject* receiver;  // of a leaf: weak reference to the tensor that gradients belong to
   int64_t claims;
   int64_t serial;  // nodes and tensors are numbered as they are made
   PyObject* weaklist;

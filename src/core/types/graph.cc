@@ -26,8 +26,8 @@ Node* node_new(PyObject* op, int n) {
   if (!node) return nullptr;
   Py_XINCREF(op);
   node->op = op;
-  node->spec = node->value = node->owner = node->weaklist = nullptr;
-  node->handle = nullptr;
+  node->spec = node->value = node->receiver = node->weaklist = nullptr;
+  node->tensor = nullptr;
   node->claims = 0;
   node->serial = next_serial++;
   node->held = 0;
@@ -87,7 +87,7 @@ void node_free(Node* node) {
   Py_XDECREF(node->op);
   Py_XDECREF(node->spec);
   Py_XDECREF(node->value);
-  Py_XDECREF(node->owner);
+  Py_XDECREF(node->receiver);
   PyObject_GC_Del(node);
   Py_DECREF(type);
 }
@@ -112,7 +112,7 @@ int node_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(node->op);
   Py_VISIT(node->value);
-  Py_VISIT(node->owner);
+  Py_VISIT(node->receiver);
   for (int i = 0; i < node->count; i++) Py_VISIT(node->inputs[i]);
   return 0;
 }
@@ -213,7 +213,7 @@ PyObject* tensor_make(PyObject* array, Node* node, bool is_tuple) {
   }
   tensor_fill(self, array, node);
   if (node) {
-    node->handle = self;
+    node->tensor = self;
     if (PyObject_GC_IsTracked(reinterpret_cast<PyObject*>(node))) tensor_track(self);
   }
   return reinterpret_cast<PyObject*>(self);
@@ -221,7 +221,7 @@ PyObject* tensor_make(PyObject* array, Node* node, bool is_tuple) {
 
 void tensor_release(Tensor* self) {
   if (self->node) {
-    if (self->node->handle == self) self->node->handle = nullptr;
+    if (self->node->tensor == self) self->node->tensor = nullptr;
     Node* node = self->node;
     self->node = nullptr;
     Py_DECREF(node);
@@ -237,7 +237,7 @@ void tensor_dealloc(PyObject* object) {
   Tensor* self = as_tensor(object);
   PyObject_GC_UnTrack(object);  // a subclass's destructor may have tracked it again
   // Before any Python code runs: nobody may find the dying tensor through its node.
-  if (self->node && self->node->handle == self) self->node->handle = nullptr;
+  if (self->node && self->node->tensor == self) self->node->tensor = nullptr;
   if (self->weaklist) PyObject_ClearWeakRefs(object);
   tensor_release(self);
   live_tensors--;
@@ -272,7 +272,7 @@ int tensor_traverse(PyObject* self, visitproc visit, void* arg) {
 int tensor_clear(PyObject* self) {
   Py_CLEAR(as_tensor(self)->grad);
   Node* node = as_tensor(self)->node;
-  if (node && node->handle == as_tensor(self)) node->handle = nullptr;
+  if (node && node->tensor == as_tensor(self)) node->tensor = nullptr;
   as_tensor(self)->node = nullptr;
   Py_XDECREF(node);
   return 0;
@@ -315,7 +315,7 @@ PyObject* tensor_inputs(PyObject* self, void*) {
   Node* node = as_tensor(self)->node;
   PyObject* list = PyList_New(node ? node->count : 0);
   for (int i = 0; list && node && i < node->count; i++) {
-    PyObject* input = handle_of(node->inputs[i]);
+    PyObject* input = tensor_of(node->inputs[i]);
     if (input) PyList_SET_ITEM(list, i, input);
     if (!input) Py_CLEAR(list);
   }
@@ -347,7 +347,7 @@ int tensor_set_requires_grad(PyObject* self, PyObject* value, void*) {
   tensor->requires_grad = on;
   if (tensor->node && !tensor->node->op) {
     Node* node = tensor->node;
-    node->handle = nullptr;
+    node->tensor = nullptr;
     tensor->node = nullptr;
     Py_DECREF(node);
   }
@@ -368,9 +368,9 @@ PyObject* restore(PyObject*, PyObject* args) {
   }
   Tensor* tensor = as_tensor(object);
   Node* old = tensor->node;
-  if (old && old->handle == tensor) old->handle = nullptr;
+  if (old && old->tensor == tensor) old->tensor = nullptr;
   tensor->node = node == Py_None ? nullptr : as_node(Py_NewRef(node));
-  if (tensor->node) tensor->node->handle = tensor;
+  if (tensor->node) tensor->node->tensor = tensor;
   Py_XDECREF(old);
   tensor->requires_grad = needs;
   set_field(&tensor->array, array);
@@ -462,8 +462,8 @@ PyObject* spec_of_value(PyObject* value) {  // new reference; Array or tuple of 
   return specs;
 }
 
-PyObject* handle_of(Node* node) {
-  if (node->handle) return new_reference(node->handle);
+PyObject* tensor_of(Node* node) {
+  if (node->tensor) return new_reference(node->tensor);
   Py_INCREF(node);
   Py_XINCREF(node->value);
   PyObject* tensor = tensor_make(node->value, node, PyTuple_Check(node->spec));

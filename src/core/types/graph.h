@@ -39,7 +39,7 @@ PyObject* tensor_make(PyObject* array, Node* node, bool is_tuple);  // steals bo
 void tensor_release(Tensor* self);
 bool set_result_class(PyObject* cls, bool is_tuple);
 PyObject* spec_of_value(PyObject* value);  // of an Array, or a tuple of them
-PyObject* handle_of(Node* node);           // the live tensor, or a new one
+PyObject* tensor_of(Node* node);           // the live tensor, or a new one
 
 bool add_op_type(PyObject* module);
 bool add_value_functions(PyObject* module);

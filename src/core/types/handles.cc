@@ -37,14 +37,14 @@ Node* leaf_of(Tensor* tensor) {
   Node* node = node_new(nullptr, 0);
   if (!node) return nullptr;
   node->spec = spec_of_value(tensor->array);
-  node->owner = PyWeakref_NewRef(reinterpret_cast<PyObject*>(tensor), nullptr);
+  node->receiver = PyWeakref_NewRef(reinterpret_cast<PyObject*>(tensor), nullptr);
   node->needs = tensor->requires_grad;
   node->done = true;
-  if (!node->spec || !node->owner || tensor->node) {  // the collector ran code that made it
+  if (!node->spec || !node->receiver || tensor->node) {  // the collector ran code that made it
     Py_DECREF(node);
     return PyErr_Occurred() ? nullptr : tensor->node;
   }
-  node->handle = tensor;
+  node->tensor = tensor;
   tensor->node = node;
   return node;
 }
@@ -133,7 +133,7 @@ PyObject* finish(PyObject*, PyObject* const* args, Py_ssize_t n) {
   node->done = true;
   if (modes.pending > 0) modes.pending--;
   if (node->claims) set_field(&node->value, args[1]);
-  if (node->handle) set_field(&node->handle->array, args[1]);
+  if (node->tensor) set_field(&node->tensor->array, args[1]);
   if (node->needs) {
     drop(node, node->released ? 0 : saved(node));
   } else {
@@ -164,17 +164,17 @@ PyObject* release(PyObject*, PyObject* node) {
 }
 
 PyObject* peek(PyObject*, PyObject* node) {
-  return check_node(node) ? new_reference(as_node(node)->handle) : nullptr;
+  return check_node(node) ? new_reference(as_node(node)->tensor) : nullptr;
 }
 
 PyObject* tensor_of(PyObject*, PyObject* node) {
-  return check_node(node) ? handle_of(as_node(node)) : nullptr;
+  return check_node(node) ? tensor_of(as_node(node)) : nullptr;
 }
 
-PyObject* owner(PyObject*, PyObject* node) {
+PyObject* receiver_of(PyObject*, PyObject* node) {
   if (!check_node(node)) return nullptr;
-  if (as_node(node)->op) return new_reference(as_node(node)->handle);
-  PyObject* weak = as_node(node)->owner;
+  if (as_node(node)->op) return new_reference(as_node(node)->tensor);
+  PyObject* weak = as_node(node)->receiver;
   if (!weak) Py_RETURN_NONE;
 #if PY_VERSION_HEX >= 0x030D0000
   PyObject* tensor;
@@ -214,11 +214,11 @@ PyObject* rebind(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (tensor == source) Py_RETURN_NONE;
   if (!note_change(tensor) || !note_change(source)) return nullptr;
   Node* old = tensor->node;
-  if (old && old->handle == tensor) old->handle = nullptr;
+  if (old && old->tensor == tensor) old->tensor = nullptr;
   if (old && old->op) tensor->requires_grad = needs_gradient(source);
   tensor->node = source->node;
   source->node = nullptr;
-  if (tensor->node && tensor->node->handle == source) tensor->node->handle = tensor;
+  if (tensor->node && tensor->node->tensor == source) tensor->node->tensor = tensor;
   set_field(&tensor->array, source->array ? source->array : Py_None);
   Py_CLEAR(source->array);
   Py_XDECREF(old);
@@ -388,7 +388,8 @@ PyMethodDef functions[] = {
     {"release", release, METH_O, "Release the values that the node's gradient would read."},
     {"peek", peek, METH_O, "The live tensor of a node, or None."},
     {"tensor_of", tensor_of, METH_O, "The live tensor of a node, or a new one."},
-    {"owner", owner, METH_O, "The tensor that a gradient of the node belongs to, or None."},
+    {"receiver_of", receiver_of, METH_O,
+     "The tensor that a gradient of the node belongs to, or None."},
     {"leaf", leaf, METH_O, "The tensor's node, made where there is none."},
     {"pending_order", pending_order, METH_O, "The nodes below that have not run."},
     {"exclusive", exclusive, METH_O, "Whether nobody else holds the tensor's memory."},
@@ -397,7 +398,7 @@ PyMethodDef functions[] = {
     {"pending", pending, METH_NOARGS, "How many nodes wait in this thread."},
     {"set_recording", set_recording, METH_O, "Switch; returns the old state."},
     {"set_lazy", set_lazy, METH_O, "Switch; returns the old state."},
-    {"set_open", set_open, METH_O, "Let the gate take shortcuts or not; returns the old state."},
+    {"set_open", set_open, METH_O, "Let native functions act or not; returns the old state."},
     {"set_defaults", set_defaults, METH_VARARGS, "lazy, open: of this and of new threads."},
     {"set_tensor_classes", set_tensor_classes, METH_VARARGS, "What results are instances of."},
     {"next_serial", serial, METH_NOARGS, "The number that the next node or tensor gets."},
@@ -410,7 +411,7 @@ void leave_graph(Tensor* tensor) {
   Node* node = tensor->node;
   if (!node) return;
   if (node->op) tensor->requires_grad = node->needs;
-  node->handle = nullptr;
+  node->tensor = nullptr;
   tensor->node = nullptr;
   Py_DECREF(node);
 }

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any
 
 from needle import config, core
-from needle.backend.array import shortcut
+from needle.backend.array import native_function
 from needle.backend.cuda.driver import Driver, Event, NoMemory
 from needle.backend.cuda.streams import Streams
 
@@ -345,7 +345,7 @@ class Arena:
             self.driver.returned(gone.address, gone.nbytes, gone.piece.stream)
 
 
-_native_address = shortcut("address")
+_native_address = native_function("address")
 
 
 def address(x: Any) -> int:

@@ -40,7 +40,7 @@ def save_mask(entry: Sequence[int | str], output: int) -> int:
     return bits
 
 
-def _whole(value: object) -> bool:
+def _integer(value: object) -> bool:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
         return False
     if not -(2**63) <= value < 2**63:
@@ -49,7 +49,7 @@ def _whole(value: object) -> bool:
 
 
 def _numbers(value: object) -> bool:
-    return isinstance(value, tuple) and all(map(_whole, value))
+    return isinstance(value, tuple) and all(map(_integer, value))
 
 
 def _pairs(value: object) -> bool:
@@ -69,8 +69,8 @@ def _small(value: int) -> bool:
 
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
-    "int": _whole,
-    "int | None": lambda value: value is None or _whole(value),
+    "int": _integer,
+    "int | None": lambda value: value is None or _integer(value),
     "bool": lambda value: isinstance(value, (bool, np.bool_)),
     "float": lambda value: isinstance(value, (int, float, np.number)),
     "str": lambda value: isinstance(value, str),

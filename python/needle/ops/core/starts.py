@@ -78,7 +78,7 @@ class Placeholder(Op):
         raise ArgumentError(f"source {self.index} of a program has no value outside a call")
 
 
-def aliases(tensors: Sequence[Tensor]) -> list[Tensor]:
+def stand_ins(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return other tensors of the same values, for a user's function, which may assign to them.
 
     After ``x[i] = y`` x stands for another value, and gradients with respect to x would be those
@@ -95,4 +95,4 @@ def starts(inputs: Sequence[Tensor]) -> tuple[list[graph.Node], list[Tensor]]:
     tensors = variables(inputs)
     nodes = [graph.leaf(x) for x in tensors]
     with executor.modes(recording=True):
-        return nodes, [x if x.op is not None else aliases([x])[0] for x in tensors]
+        return nodes, [x if x.op is not None else stand_ins([x])[0] for x in tensors]

@@ -70,8 +70,8 @@ def _normal(shape: tuple[int, ...], key: int, counter: int) -> Numpy:
 def _integer_samples() -> list[Sample]:
     def reference(shape: tuple[int, ...], low: int, last: int, key: int, counter: int) -> Numpy:
         words = _words(prod(shape), key, counter)
-        whole = [low + (int(word) * (last + 1 - low) >> 32) for word in words]
-        return np.array(whole, np.int64).reshape(shape)
+        numbers = [low + (int(word) * (last + 1 - low) >> 32) for word in words]
+        return np.array(numbers, np.int64).reshape(shape)
 
     good = [
         Sample(_PLACE, a, lambda _, a=a: reference(*a), dtypes=("float32",))
@@ -89,8 +89,8 @@ def _integer_samples() -> list[Sample]:
 def _order_samples() -> list[Sample]:
     def reference(size: int, key: int, counter: int) -> Numpy:
         words = [int(word) for word in _words(2 * size, key, counter)]
-        whole = [low + (high << 32) for low, high in zip(words[::2], words[1::2], strict=True)]
-        return np.array(sorted(range(size), key=[(w ^ 2**63) for w in whole].__getitem__), int)
+        numbers = [low + (high << 32) for low, high in zip(words[::2], words[1::2], strict=True)]
+        return np.array(sorted(range(size), key=[(w ^ 2**63) for w in numbers].__getitem__), int)
 
     good = [
         Sample(_PLACE, (n, *key), lambda _, a=(n, *key): reference(*a), dtypes=("float32",))

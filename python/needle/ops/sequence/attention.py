@@ -116,9 +116,9 @@ class Attention(Composite):
 
     def compute(self, q: NDArray, k: NDArray, v: NDArray, *rest: NDArray) -> tuple[NDArray, ...]:
         self.check(q, k, v, *rest)
-        return super().compute(q, k, v, *self._whole(k, rest))
+        return super().compute(q, k, v, *self._with_integers(k, rest))
 
-    def _whole(self, k: NDArray, rest: tuple[NDArray, ...]) -> tuple[NDArray, ...]:
+    def _with_integers(self, k: NDArray, rest: tuple[NDArray, ...]) -> tuple[NDArray, ...]:
         """Return the operands behind v with lengths as integers, which it checks.
 
         Raises:
@@ -264,7 +264,7 @@ class AttentionGrad(Attention):
         return as_tensors(inputs, self.name)
 
     def compute(self, *arrays: NDArray) -> tuple[NDArray, ...]:
-        return Composite.compute(self, *arrays[:7], *self._whole(arrays[2], arrays[7:]))
+        return Composite.compute(self, *arrays[:7], *self._with_integers(arrays[2], arrays[7:]))
 
     def expand(self, *operands: Any) -> Any:
         g, q, k, v, out, shift, rest = operands[:7]

@@ -206,8 +206,8 @@ def arange(
     if not plain:
         numbers = [plain_number(n) for n in numbers]
     count = _count(*numbers)
-    whole = float not in kinds if plain else all(isinstance(n, int) for n in numbers)
-    kind = as_dtype(dtype or (dtypes.int64 if whole else default_float()))
+    integers = float not in kinds if plain else all(isinstance(n, int) for n in numbers)
+    kind = as_dtype(dtype or (dtypes.int64 if integers else default_float()))
     usual = kind is dtypes.int64 and -_FAR < numbers[0] < _FAR and -_FAR < numbers[1] < _FAR
     if not usual and count and kind.kind in "iu":
         _check_ends("arange", (numbers[0], numbers[0] + (count - 1) * numbers[2]), kind)

@@ -119,9 +119,9 @@ class Slice(Linear):
 
     def setup(self) -> None:
         flat = [n for triple in self.ranges for n in triple]
-        whole = all(isinstance(n, int) and abs(n) < 2**62 for n in flat)
-        whole = whole and all(len(triple) == 3 for triple in self.ranges)
-        if whole and list(self.dropped) == sorted({a for a in self.dropped if 0 <= a < 32}):
+        integers = all(isinstance(n, int) and abs(n) < 2**62 for n in flat)
+        integers = integers and all(len(triple) == 3 for triple in self.ranges)
+        if integers and list(self.dropped) == sorted({a for a in self.dropped if 0 <= a < 32}):
             self.kind = KINDS["slice"]
             self.params = (sum(1 << axis for axis in self.dropped), *flat)
 

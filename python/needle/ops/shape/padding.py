@@ -11,7 +11,7 @@ import numpy as np
 
 from needle import executor, graph
 from needle.backend import kernels, ndarray
-from needle.backend.array import dense_strides, shortcut
+from needle.backend.array import dense_strides, native_function
 from needle.backend.axes import axes_of, integer
 from needle.core import numbers
 from needle.dtype import as_dtype
@@ -39,7 +39,7 @@ Range = tuple[int, int, int]
 PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge",
              "circular": "wrap", "wrap": "wrap", "symmetric": "symmetric"}  # fmt: skip
 
-_padded = shortcut("padded")
+_padded = native_function("padded")
 _NUMBERS = numbers("pad")
 
 # ---- places ------------------------------------------------------------------------
