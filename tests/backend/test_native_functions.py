@@ -1,4 +1,4 @@
-"""Shortcuts of the native module do as the definition in Python."""
+"""Functions of the native module do as the definition in Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outcome(run, x: NDArray) -> tuple:
 
 
 HUGE = 2**32
-SHORTCUTS = {
+METHODS = {
     "reshape": [
         lambda x, s=s: x.reshape(s)
         for s in (
@@ -76,17 +76,17 @@ SHORTCUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
+@pytest.mark.skipif(not NATIVE, reason="needs the native module")
 @looped("layout", ["dense", "turned", "reversed", "empty", "int64"])
-@looped("method", SHORTCUTS)
-def test_shortcuts_do_as_the_definition(method: str, layout: str) -> None:
+@looped("method", METHODS)
+def test_native_functions_do_as_the_definition(method: str, layout: str) -> None:
     x = array(counted(4, 6), "int64" if layout == "int64" else "float32", ndl.cpu())
     x = {
         "turned": lambda: x.reshape((6, 4)).permute((1, 0)),
         "reversed": lambda: x.flip((0, 1)),
         "empty": lambda: x[:, :0],
     }.get(layout, lambda: x)()
-    for i, run in enumerate(SHORTCUTS[method]):
+    for i, run in enumerate(METHODS[method]):
         found = outcome(run, x)
         with ndl.config(fast="off"):
             assert found == outcome(run, x), f"{method} {i}"
@@ -107,14 +107,14 @@ NORM_GRADIENTS = {
 NORM_SHAPES = {"g": (4, 3), "x": (4, 3), "weight": (3,), "mean": (4,), "rstd": (4,)}
 
 
-@pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
+@pytest.mark.skipif(not NATIVE, reason="needs the native module")
 @looped("double", [(), ("mean",), ("weight",), tuple(NORM_SHAPES)])
 @looped("case", NORM_GRADIENTS)
 @looped("name", ["LayerNormGrad", "RMSNormGrad"])
 def test_gradients_of_norms_are_the_definition_s(
     name: str, case: str, double: tuple[str, ...]
 ) -> None:
-    """With shortcuts and without: the same arrays, or nothing, which leaves it to the expansion."""
+    """With native functions and without: the same arrays, or nothing (the expansion is used)."""
     shapes, fits = NORM_SHAPES | NORM_GRADIENTS[case], case in ("plain", "one row")
     if name == "RMSNormGrad":
         shapes.pop("mean")
@@ -135,7 +135,7 @@ def test_gradients_of_norms_are_the_definition_s(
         np.testing.assert_array_equal(x.numpy(), y.numpy())
 
 
-@pytest.mark.skipif(not NATIVE, reason="there are no shortcuts without the native module")
+@pytest.mark.skipif(not NATIVE, reason="needs the native module")
 @looped(
     "change",
     [
