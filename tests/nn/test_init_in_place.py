@@ -11,7 +11,7 @@ from looped import looped
 
 import needle as ndl
 from needle import nn, optim
-from needle.errors import OptionError, ShapeError
+from needle.errors import ArgumentError, OptionError, ShapeError
 
 try:
     import torch
@@ -43,6 +43,22 @@ def test_tensors_are_filled_in_place(name):
         assert abs(values).max() <= std * math.sqrt(3) * 1.0001
 
 
+@looped("name", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"])
+@looped("mode, gain", [("fan_in", "relu"), ("fan_out", "leaky_relu"), ("fan_in", "selu")])
+def test_both_kinds_of_functions_draw_the_same(name, mode, gain):
+    """Which fan counts in PyTorch's way, ``init`` says by their order."""
+    kaiming, fans = name.startswith("kaiming"), (3 * 4, 5 * 4)
+    ndl.manual_seed(2)
+    w = getattr(nn.init, f"{name}_")(
+        ndl.zeros(5, 3, 2, 2), *((0.01, mode, gain) if kaiming else ())
+    )
+    ndl.manual_seed(2)
+    own = fans[::-1] if mode == "fan_out" else fans
+    settings = {"nonlinearity": gain} if kaiming else {}
+    expected = getattr(ndl.init, name)(*own, shape=w.shape, **settings)
+    np.testing.assert_array_equal(w.numpy(), expected.numpy())
+
+
 def test_constants_and_patterns():
     w = ndl.Tensor(np.ones((3, 4)), dtype="float64")
     assert (nn.init.zeros_(w).numpy() == 0).all() and (nn.init.ones_(w).numpy() == 1).all()
@@ -56,6 +72,8 @@ def test_constants_and_patterns():
             function(ndl.ones(3))
     with pytest.raises(OptionError, match="fan_in"):
         nn.init.kaiming_normal_(w, mode="fan")
+    with pytest.raises(ArgumentError, match="xavier_uniform: gain is 'a'"):
+        nn.init.xavier_uniform_(w, "a")
 
 
 @needs_torch

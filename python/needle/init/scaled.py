@@ -22,19 +22,41 @@ from needle.tensors import Tensor
 if TYPE_CHECKING:
     from needle.typing import DeviceLike, DTypeLike
 
-GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
-"""Factor that compensates how much each nonlinearity reduces the variance."""
+GAINS = {
+    "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0, "conv_transpose3d": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0,
+    "relu": math.sqrt(2.0), "leaky_relu": None, "selu": 0.75,
+}  # fmt: skip
+"""Factor that compensates how much each nonlinearity reduces the variance; None: by its slope."""
 
 
-def _gain(nonlinearity: str) -> float:
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return the factor that makes up for what a nonlinearity takes from the variance.
+
+    Args:
+        nonlinearity: "linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu" or a layer's name.
+        param: negative slope of "leaky_relu"; 0.01 for None.
+
+    Raises:
+        OptionError: for another name.
+    """
     if not isinstance(nonlinearity, str) or nonlinearity not in GAINS:
         raise unknown("nonlinearity", str(nonlinearity), GAINS)
-    return GAINS[nonlinearity]
+    gain = GAINS[nonlinearity]
+    if gain is None:
+        slope = real("calculate_gain: param", 0.01 if param is None else param)
+        return math.sqrt(2.0 / (1.0 + slope**2))
+    return gain
 
 
 def _fan(*counts: Any) -> float:
     """Return the number of terms that are added up, at least 1, for the variance."""
     return max(sum(real("init: a fan", n) for n in counts), 1.0)
+
+
+def kaiming_std(fan: int, nonlinearity: str, slope: float | None = None) -> float:
+    """Return the standard deviation of weights of which ``fan`` are added up."""
+    return calculate_gain(nonlinearity, slope) / math.sqrt(_fan(fan))
 
 
 def xavier_uniform(
@@ -50,15 +72,13 @@ def xavier_uniform(
 ) -> Tensor:
     """Return U(-a, a) with a = gain * sqrt(6 / (fan_in + fan_out)).
 
+    The other settings are those of ``rand``.
+
     Args:
         fan_in: number of inputs of each output.
         fan_out: number of outputs of each input.
         gain: factor of the standard deviation.
         shape: of the result; (fan_in, fan_out) for None.
-        device: device of the result; the default device for None.
-        dtype: element type.
-        requires_grad: whether ``backward`` computes its gradient.
-        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     >>> w = ndl.init.xavier_uniform(3, 3)
     >>> w.shape, (abs(w) <= 1).all().item()
@@ -107,21 +127,19 @@ def kaiming_uniform(
 ) -> Tensor:
     """Return U(-a, a) with a = gain * sqrt(3 / fan_in); the gain depends on the nonlinearity.
 
+    The other settings are those of ``rand``.
+
     Args:
         fan_in: number of inputs of each output.
         fan_out: number of outputs of each input.
         shape: of the result; (fan_in, fan_out) for None.
-        nonlinearity: one of ``GAINS``.
-        device: device of the result; the default device for None.
-        dtype: element type.
-        requires_grad: whether ``backward`` computes its gradient.
-        key: seed for Needle's own generator; the global streams then stay unchanged.
+        nonlinearity: see ``nn.init.calculate_gain``.
 
     >>> w = ndl.init.kaiming_uniform(6, 4)
     >>> w.shape, (abs(w) <= 1).all().item()
     ((6, 4), True)
     """
-    bound = _gain(nonlinearity) * math.sqrt(3 / _fan(fan_in))
+    bound = calculate_gain(nonlinearity) * math.sqrt(3 / _fan(fan_in))
     return rand(
         *((fan_in, fan_out) if shape is None else axes_of(shape)), low=-bound, high=bound,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
@@ -144,7 +162,7 @@ def kaiming_normal(
     >>> ndl.init.kaiming_normal(300, 100, nonlinearity="tanh").shape
     (300, 100)
     """
-    std = _gain(nonlinearity) / math.sqrt(_fan(fan_in))
+    std = kaiming_std(fan_in, nonlinearity)
     return randn(
         *((fan_in, fan_out) if shape is None else axes_of(shape)), std=std,
         device=device, dtype=dtype, requires_grad=requires_grad, key=key,
@@ -163,14 +181,11 @@ def orthogonal(
 
     Each has length ``gain``. With more than two axes, all but the first are joined into columns.
     The matrix comes from the QR decomposition of a normal one, so it is uniformly distributed.
+    The other settings are those of ``rand``.
 
     Args:
         shape: sizes, one by one or as one tuple; at least two.
         gain: factor of the matrix.
-        device: device of the result; the default device for None.
-        dtype: element type.
-        requires_grad: whether ``backward`` computes its gradient.
-        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     Raises:
         ShapeError: for fewer than two axes.

@@ -89,7 +89,8 @@ def trunc_normal(
     """Return normal values within [low, high], as if others were drawn again.
 
     The limits apply to the values (PyTorch's a and b) and are not multiples of std. Each value
-    takes one uniform draw. Values and limits are rounded to the dtype.
+    takes one uniform draw. Values and limits are rounded to the dtype. The other
+    settings are those of ``rand``.
 
     Args:
         shape: sizes, one by one or as one tuple.
@@ -97,10 +98,6 @@ def trunc_normal(
         std: its standard deviation.
         low: lower limit.
         high: upper limit.
-        device: device of the result; the default device for None.
-        dtype: element type.
-        requires_grad: whether ``backward`` computes its gradient.
-        key: seed for Needle's own generator; the global streams then stay unchanged.
 
     Raises:
         OptionError: if std is not positive, or float64 has no numbers to draw within the limits.

@@ -19,6 +19,7 @@ from needle.autograd import no_grad
 from needle.elsewhere import advice
 from needle.errors import ShapeError, explain, missing, unknown
 from needle.executor import shape_of
+from needle.init.scaled import calculate_gain, kaiming_std
 from needle.ops import random
 from needle.tensors import Tensor
 
@@ -31,12 +32,6 @@ __all__ = [
     "xavier_uniform_", "zeros_",
 ]  # fmt: skip
 
-_GAINS = {
-    "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_transpose1d": 1.0,
-    "conv_transpose2d": 1.0, "conv_transpose3d": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0,
-    "relu": math.sqrt(2.0), "leaky_relu": 0.0, "selu": 0.75,
-}  # fmt: skip
-
 
 def _filled(tensor: Tensor, values: Tensor) -> Tensor:
     """Give a tensor new values of its dtype and shape."""
@@ -46,11 +41,17 @@ def _filled(tensor: Tensor, values: Tensor) -> Tensor:
 
 
 def _drawn(
-    tensor: Tensor, generator: Generator | None, draw: Callable[..., Tensor], **settings: float
+    tensor: Tensor,
+    generator: Generator | None,
+    draw: Callable[..., Tensor],
+    *fans: int,
+    **settings: Any,
 ) -> Tensor:
     """Give a tensor new values that a function of ``init`` draws."""
+    if fans:
+        settings["shape"] = shape_of(tensor)
     with random.drawing(generator):
-        return _filled(tensor, draw(*shape_of(tensor), **settings, **_like(tensor)))
+        return _filled(tensor, draw(*(fans or shape_of(tensor)), **settings, **_like(tensor)))
 
 
 def _like(tensor: Tensor) -> dict[str, Any]:
@@ -153,23 +154,6 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
 # ---- scaled to the size of the layer -------------------------------------------------
 
 
-def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return the factor that makes up for what a nonlinearity takes from the variance.
-
-    Args:
-        nonlinearity: "linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu" or a layer's name.
-        param: negative slope of "leaky_relu"; 0.01 for None.
-
-    Raises:
-        OptionError: for another name.
-    """
-    if nonlinearity not in _GAINS:
-        raise unknown("calculate_gain: nonlinearity", nonlinearity, _GAINS)
-    if nonlinearity == "leaky_relu":
-        return math.sqrt(2.0 / (1.0 + (0.01 if param is None else param) ** 2))
-    return _GAINS[nonlinearity]
-
-
 def _fans(tensor: Tensor) -> tuple[int, int]:
     """Return how many inputs an output has, and how many outputs an input has.
 
@@ -194,28 +178,19 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
 def xavier_uniform_(
     tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Fill a tensor with U(-a, a), a = gain * sqrt(6 / (fan_in + fan_out)).
-
-    See ``init.xavier_uniform``.
-    """
-    bound = gain * math.sqrt(6 / max(sum(_fans(tensor)), 1))
-    return uniform_(tensor, -bound, bound, generator)
+    """Fill a tensor with uniform numbers. See ``init.xavier_uniform``."""
+    return _drawn(tensor, generator, init.xavier_uniform, *_fans(tensor), gain=gain)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Fill a tensor with N(0, std), std = gain * sqrt(2 / (fan_in + fan_out)).
-
-    See ``init.xavier_normal``.
-    """
-    std = gain * math.sqrt(2 / max(sum(_fans(tensor)), 1))
-    return normal_(tensor, 0.0, std, generator)
+    """Fill a tensor with normal numbers. See ``init.xavier_normal``."""
+    return _drawn(tensor, generator, init.xavier_normal, *_fans(tensor), gain=gain)
 
 
 def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
         raise unknown("init: mode", mode, ("fan_in", "fan_out"))
-    fan = _fans(tensor)[mode == "fan_out"]
-    return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
+    return kaiming_std(_fans(tensor)[mode == "fan_out"], nonlinearity, a)
 
 
 def kaiming_uniform_(
