@@ -71,6 +71,23 @@ def test_what_passes_keep():
     assert ops.count("exp") == 2  # one for each run
 
 
+def test_a_view_is_not_its_copy():
+    """They are summed in another order."""
+    x = ndl.Tensor(np.random.default_rng(0).standard_normal((5, 300)).astype(np.float32))
+    x = x.detach().T
+    rows = x[:1].detach().broadcast_to((300, 5)).detach()
+    for function in (
+        lambda x: (x * 1).sum(),
+        lambda x: ndl.ops.negative(-x).sum(0),
+        lambda x: (x.T * 1).sum(),
+        lambda x: (x[::-1] * 1).cumsum(0),
+        lambda x: x[0].broadcast_to((7, 5)).astype("float64").sum(),
+    ):
+        for given in (x, rows):
+            wanted = function(given).numpy()
+            np.testing.assert_array_equal(ndl.compile(function)(given).numpy(), wanted)
+
+
 def test_updates_come_last():
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     opt = optim.SGD(model.parameters(), lr=0.1)

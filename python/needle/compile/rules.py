@@ -11,10 +11,10 @@ from typing import Any
 
 from needle import backend, executor, graph
 from needle.errors import NeedleError
-from needle.ops.core.families import Composite
-from needle.ops.core.op import Cast, Identity
-from needle.ops.core.primitives import MakeTensorTuple, SumTo
-from needle.ops.core.starts import Again, Start
+from needle.ops.core.families import Composite, Elementwise
+from needle.ops.core.op import Identity
+from needle.ops.core.primitives import MakeTensorTuple
+from needle.ops.core.starts import Again, Placeholder, Start
 from needle.ops.core.update import Update
 from needle.ops.elementwise.arithmetic import Multiply, Negative
 from needle.ops.shape.movement import Permute, Reshape
@@ -52,19 +52,32 @@ def fold(work: Any, node: Any, inputs: Sequence[Any]) -> Any:
 
 
 def simplify(work: Any, node: Any, inputs: Sequence[Any]) -> Any:
-    """Drop what changes nothing: permutes that cancel, casts to the same dtype, times 1, -(-x)."""
+    """Drop what changes nothing: permutes that cancel, reshapes to the same shape, times 1, -(-x).
+
+    What has a layout of its own stays: sums of a view and of its copy differ in their rounding.
+    """
     kind = type(node.op)
-    if kind in (Reshape, Cast, SumTo) and inputs[0].spec is node.spec:
+    if kind is Reshape and inputs[0].spec is node.spec:
         return inputs[0]
     if kind is Permute:
         return _permuted(work, node, inputs[0])
     if kind is Negative and inputs[0].op is not None and type(inputs[0].op) is Negative:
-        return inputs[0].inputs[0]
+        x = inputs[0].inputs[0]
+        return x if _keeps_layout(work, x) else None
     if kind is Multiply:
         for x, other in (inputs, inputs[::-1]):
-            if x.spec is node.spec and _is_one(work, other):
+            if x.spec is node.spec and _is_one(work, other) and _keeps_layout(work, x):
                 return x
     return None
+
+
+def _keeps_layout(work: Any, x: Any) -> bool:
+    """Return whether a function of each element of a value would lay it out as it is now."""
+    if x in work.arrays:
+        return bool(work.arrays[x].strides == x.spec.strides)
+    if type(x.op) is Placeholder:
+        return x.op.strides is None
+    return isinstance(x.op, Elementwise) and type(x.op).compute is Elementwise.compute
 
 
 def _permuted(work: Any, node: Any, x: Any) -> Any:
