@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -90,6 +91,20 @@ def test_two_optimizers_make_their_own_steps():
     assert a.item() == 1 - 0.5 * 2 * 1 * 2 and b.item() == 2 and second.t == 0
     session.run([step_b, loss])
     assert a.item() == -1 and b.item() < 2 and (first.t, second.t) == (1, 1)
+
+
+def test_a_step_is_made_once_in_a_run():
+    w = nn.Parameter(ndl.Tensor([1.0]))
+    opt = optim.SGD([w], lr=0.5)
+    with static.Graph():
+        x = static.Placeholder((1,))
+        first, second = opt.minimize((w * x).sum()), opt.minimize((w * x * 2).sum())
+    session, Pair = static.Session(), namedtuple("Pair", "before step")
+    found = session.run(Pair(w, [first, first]), {x: [1.0]})
+    assert (found.before.item(), found.step, w.item(), opt.t) == (1.0, [None, None], 0.5, 1)
+    with pytest.raises(ArgumentError, match="same variable"):
+        session.run([first, second], {x: [1.0]})
+    assert (w.item(), opt.t) == (0.5, 1)
 
 
 def test_gradients_are_nodes_of_the_graph():

@@ -79,7 +79,7 @@ class Session:
 def _flat(fetches: Any, wanted: list[Any]) -> Any:
     """Add what is fetched to a list; return the structure with numbers in its place."""
     if isinstance(fetches, (list, tuple)):
-        return type(fetches)(_flat(x, wanted) for x in fetches)
+        return tree.like(fetches, [_flat(x, wanted) for x in fetches])
     if isinstance(fetches, dict):
         return {name: _flat(x, wanted) for name, x in fetches.items()}
     if not isinstance(fetches, (Tensor, Train)):
@@ -91,7 +91,7 @@ def _flat(fetches: Any, wanted: list[Any]) -> Any:
 def _filled(frame: Any, values: Any, wanted: list[Any]) -> Any:
     """Return the structure with values; None for steps of optimizers."""
     if isinstance(frame, (list, tuple)):
-        return type(frame)(_filled(x, values, wanted) for x in frame)
+        return tree.like(frame, [_filled(x, values, wanted) for x in frame])
     if isinstance(frame, dict):
         return {name: _filled(x, values, wanted) for name, x in frame.items()}
     return None if isinstance(wanted[frame], Train) else next(values)
@@ -112,11 +112,10 @@ def _graph_of(wanted: list[Any], feed: dict[Any, Any]) -> Graph:
 
 def _program(graph: Graph, wanted: list[Any], mode: str, settings: Any) -> Call:
     """Return the program of what is fetched."""
-    trains = [x for x in wanted if isinstance(x, Train)]
+    trains = list(dict.fromkeys(x for x in wanted if isinstance(x, Train)))
     steps = {train.step: i for i, train in enumerate(trains)}
     results = [graph.node_of(x) for x in wanted if not isinstance(x, Train)]
-    kept = [(graph.node_of(a.tensor), a.cell) for train in trains for a in train.assignments]
-    kept.sort(key=lambda pair: type(pair[1]) is not cells.Buffer)  # updates come last
+    kept = _assigned(graph, trains)
     bound = build.placed(graph.builder, graph.order, results, kept)
     bound = build.needed(bound)
     assert graph.trace is not None
@@ -129,6 +128,25 @@ def _program(graph: Graph, wanted: list[Any], mode: str, settings: Any) -> Call:
     found = build.Results([], [], [], [False] * len(results), [], {})
     frame = [frames.TENSOR] * len(results)
     return Call(bound._replace(sources=sources), found, trace, frame, mode, settings)
+
+
+def _assigned(graph: Graph, trains: list[Train]) -> list[tuple[Any, Any]]:
+    """Return the nodes that steps assign, and the cells that take them; updates come last.
+
+    Raises:
+        ArgumentError: if two steps change the same variable.
+    """
+    found: dict[Any, tuple[Any, Any]] = {}
+    for train in sorted(trains, key=lambda x: x.step):
+        for value, cell in train.assignments:
+            key = build.key_of(cell)
+            if key in found and type(cell) is not cells.Buffer:
+                raise ArgumentError(
+                    "run: two steps change the same variable, and each begins with its old value\n"
+                    "  try: a run for each step"
+                )
+            found[key] = graph.node_of(value), cell
+    return sorted(found.values(), key=lambda pair: type(pair[1]) is not cells.Buffer)
 
 
 def _fed(graph: Graph, call: Call, feed: dict[Any, Any]) -> list[Any]:
