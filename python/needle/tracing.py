@@ -7,6 +7,7 @@ What would read one asks here, and raises TraceError.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,10 +46,39 @@ changes = 0
 """How often settings of modules changed: only then programs compare what they depend on."""
 
 
-def changed() -> None:
-    """Note that an attribute of a module, or what requires gradients, changed."""
+def changed(old: object = None) -> None:
+    """Note that a module, or what requires gradients, changed; ``old``: what a module held."""
     global changes
     changes += 1
+    if old is not None:
+        replaced(old)
+
+
+class Watch:
+    """Counts how often a tensor or a module was taken out of a module, for programs that use it."""
+
+    __slots__ = ("__weakref__", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+_watched: weakref.WeakValueDictionary[int, Watch] = weakref.WeakValueDictionary()
+
+
+def watch(x: object) -> Watch:
+    """Return what counts for a tensor or a module, which the caller keeps alive with it."""
+    return _watched.setdefault(id(x), Watch())
+
+
+def replaced(old: object) -> None:
+    """Note that a module does not hold an object any more, or those of a tuple or list."""
+    if isinstance(old, (tuple, list)):
+        for x in old:
+            replaced(x)
+    elif (found := _watched.get(id(old))) is not None:
+        found.count += 1
+        changed()
 
 
 def refused(problem: str, advice: str, rule: str = "") -> TraceError:

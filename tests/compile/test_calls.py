@@ -49,6 +49,13 @@ def test_static_arguments_make_programs():
     assert seen == [(2, "a"), (3, "a"), (2, "b"), (2.0, "a")]
 
 
+def test_equal_static_arguments_of_other_types_make_programs():
+    f = ndl.compile(lambda x, n: x * n[0], static="n")
+    x = ndl.Tensor([3], dtype="int64")
+    assert [str(f(x, (n,)).dtype) for n in (1, 1.0, True)] == ["int64", "float32", "int64"]
+    assert [np.signbit(f(ndl.ones(1), (n,)).numpy())[0] for n in (0.0, -0.0)] == [False, True]
+
+
 def test_results_are_new_memory():
     """tinygrad 7020, 13364: the same buffer was returned again."""
     f = ndl.compile(lambda x: x + 1)
@@ -157,6 +164,45 @@ def test_a_parameter_that_is_replaced():
     assert f(x).item() == 4.0
 
 
+def test_buffers_that_are_only_read():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    f, train, x = ndl.compile(model), ndl.compile(lambda x: model(x).sum()), ndl.randn(8, 3)
+    for step in (model, train, train):
+        for mode in (model.train, model.eval):
+            mode()
+            step(x)
+        np.testing.assert_array_equal(f(x).numpy(), model(x).numpy())
+    assert len(f.calls()) == 1
+
+
+def test_parts_of_modules_that_are_replaced():
+    one, layers = nn.Linear(1, 1), nn.ModuleList([nn.Identity()])
+    table, several = nn.ParameterDict({"w": ndl.ones(1)}), nn.ParameterList([ndl.ones(1)])
+    one.layers = layers
+
+    def f(x):
+        return layers[0](x * table["w"] * several[0] * one.weight) + sum(several[1:], 0)
+
+    run, x = ndl.compile(f), ndl.ones(1)
+    for change in (
+        lambda: None,
+        lambda: setattr(one, "weight", nn.Parameter(ndl.full((1, 1), 2.0))),
+        lambda: layers.__setitem__(0, nn.Tanh()),
+        lambda: table.__setitem__("w", nn.Parameter(ndl.full((1,), 3.0))),
+        lambda: several.__setitem__(0, nn.Parameter(ndl.full((1,), 0.1))),
+    ):
+        change()
+        for _ in range(3):
+            assert run(x).item() == f(x).item()
+    whole = nn.Sequential(one)
+    whole.forward = lambda x: x * sum(several, 0)
+    whole.several = several
+    run = ndl.compile(whole)
+    for _ in range(2):
+        assert run(x).item() == whole(x).item()
+        several.append(ndl.ones(1))
+
+
 def test_hooks_and_settings_of_modules_are_seen():
     class Scaled(nn.Module):
         def __init__(self):
@@ -219,7 +265,14 @@ def test_gradients_are_delivered_or_accumulated():
     np.testing.assert_array_equal(layer.weight.grad.numpy(), wanted)
     x.requires_grad = True
     f(x, False)
-    assert x.grad.shape == x.shape
+    wanted = x.grad.numpy()
+    for _ in range(2):
+        f(x, True)
+    np.testing.assert_array_equal(x.grad.numpy(), wanted + wanted + wanted)
+    x.grad, held = None, ndl.compile(lambda x: x * 2 if x.grad is None else x.grad * 3)
+    assert (held(x) == x * 2).all()
+    x.grad = ndl.ones(*x.shape)
+    assert (held(x) == 3).all()
 
 
 def test_only_the_step_is_compiled():
@@ -263,6 +316,18 @@ def test_an_optimizer_whose_state_is_loaded():
     opt.lr = 0.1
     step()
     np.testing.assert_array_equal(w.numpy(), wanted)
+
+
+def test_flags_of_an_optimizer_are_seen():
+    found = []
+    for wrap in (lambda f: f, ndl.compile):
+        w = nn.Parameter(ndl.Tensor([1.0]))
+        opt = optim.Adam([w], lr=0.1)
+        step = wrap(lambda w=w, opt=opt: opt.minimize((w * 3.0).sum()))
+        for name, value in (("lr", 0.2), ("maximize", True), ("amsgrad", True)):
+            step(), setattr(opt, name, value), step()
+        found.append(w.item())
+    assert found[0] == found[1]
 
 
 @looped("where", ["first", "third"])
@@ -335,3 +400,9 @@ def test_two_gradients_in_one_function():
 
     for _ in range(2):
         assert [g.item() for g in f(ndl.Tensor([3.0]))] == [3.0, 12.0]
+
+
+def test_results_of_integers_need_no_gradient():
+    f = ndl.compile(lambda x: ndl.vjp(ndl.ops.tanh, x)[0])
+    assert not f(ndl.Tensor([1, 2], dtype="int64")).requires_grad
+    assert f(ndl.Tensor([1.0, 2.0])).requires_grad

@@ -150,8 +150,13 @@ class Builder:
         self.trace, self.found = trace, found
         self.places = {id(x): cells.Argument(i) for i, x in enumerate(arguments)}
         self.buffers = {
-            id(x): cells.Buffer(attributes, name) for attributes, name, x in trace.buffers.values()
+            id(x): cells.Buffer(module.__dict__, name)
+            for module in (*trace.below(), *trace.modules.values())
+            for name in module._buffers
+            if (x := module.__dict__.get(name)) is not None
         }
+        for attributes, name, x in trace.buffers.values():
+            self.buffers[id(x)] = cells.Buffer(attributes, name)
         self.grads: dict[int, Any] = {}
         self.arrays: dict[int, Any] = {}
         for was in trace.before.values():

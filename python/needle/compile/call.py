@@ -16,6 +16,7 @@ from needle.compile.program import PythonProgram
 from needle.compile.trace import Trace, advance, signature
 from needle.errors import GradientError
 from needle.ops import random
+from needle.ops.core.attributes import exact
 from needle.ops.core.op import Op
 
 
@@ -65,9 +66,14 @@ class Call:
         self.steps, self._generator = trace.steps, trace.generator is not None
         self.words = trace.drawn
         self._modules = [(m, _settings_of(m)) for m in trace.modules.values()]
+        self._below = [(m, _parts_of(m)) for m in trace.below()]
         self._frozen = [
             (x.owner, x.owner.requires_grad) for x in bound.sources if type(x) is cells.Held
         ]
+        used = (
+            [] if trace.static_graph else [*trace.modules.values(), *(x for x, _ in self._frozen)]
+        )
+        self._watches = [(w, w.count) for w in map(tracing.watch, used)]
         self._changes = tracing.changes
         self.traced = rewritten(bound.listing, rules.stop)
         self.listing = run_passes(bound.listing, settings.check == "spec")
@@ -103,6 +109,10 @@ class Call:
     def _as_before(self) -> bool:
         """Return whether modules have the settings that they had, and tensors the same needs."""
         if any(_settings_of(m) != known for m, known in self._modules):
+            return False
+        if any(_parts_of(m) != known for m, known in self._below):
+            return False
+        if any(watch.count != known for watch, known in self._watches):
             return False
         if any(x.requires_grad != needs for x, needs in self._frozen):
             return False
@@ -178,6 +188,12 @@ def _settings_of(module: Any) -> list[Any]:
     ]
 
 
+def _parts_of(module: Any) -> list[Any]:
+    """Return what compares of a module that is not called: its mode, and its parts but buffers."""
+    parts = [(name, _Same(x)) for name, x, _ in module._own() if name not in module._buffers]
+    return [module.training, *parts]
+
+
 def _compared(value: Any, is_buffer: bool) -> Any:
     if is_buffer:
         return value is None
@@ -185,7 +201,7 @@ def _compared(value: Any, is_buffer: bool) -> Any:
         return value.compared()
     if isinstance(value, (list, tuple)):
         return [_compared(x, False) for x in value]
-    return value if isinstance(value, (int, float, str, bool)) else _Same(value)
+    return exact(value) if isinstance(value, (int, float, str, bool)) else _Same(value)
 
 
 class _Same:

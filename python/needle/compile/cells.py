@@ -42,8 +42,11 @@ class Buffer(NamedTuple):
         return self.attributes.get(self.name)
 
     def put(self, arguments: list[Any], array: NDArray) -> None:
-        if self.attributes.get(self.name) is None:
+        old = self.attributes.get(self.name)
+        if old is None:
             tracing.changed()
+        else:
+            tracing.replaced(old)
         self.attributes[self.name] = graph.wrap(array)
 
 

@@ -13,6 +13,7 @@ from needle.compile import build, frames, shortcut
 from needle.compile.call import Call, ChangedError
 from needle.compile.trace import Trace, kept_outside
 from needle.errors import OptionError, RetraceError, TraceError, unknown
+from needle.ops.core.attributes import exact
 
 MODES = ("on", "nofuse", "python", "off")
 
@@ -264,7 +265,12 @@ def _checked_static(name: str, x: Any) -> Any:
             f"compile: {name} is {x!r:.60}, which cannot be part of a key\n"
             "  rule: static arguments are hashable"
         ) from None
-    return type(x), x
+    return _key(x)
+
+
+def _key(x: Any) -> Any:
+    """Return a key that tells equal values of other types apart, in tuples, too."""
+    return (type(x), *map(_key, x)) if isinstance(x, tuple) else exact(x)
 
 
 def _kinds(tensors: Sequence[Any]) -> Any:
@@ -293,7 +299,7 @@ def _copies(tensors: Sequence[Any]) -> list[Any]:
         kind: Any = type(x)
         new = kind.__new__(kind)
         graph.init_tensor(new, x.array, x.requires_grad)
-        new.name = x.name
+        new.name, new.grad = x.name, x.grad
         made[id(x)] = new
     return [made[id(x)] for x in tensors]
 

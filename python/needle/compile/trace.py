@@ -66,6 +66,7 @@ def signature(
     same = [
         (
             b.name,
+            b.climbs,
             list(map(id, b.params)),
             [s is None for s in b.states],
             {how: rule for how, (rule, _) in known.items()},
@@ -160,6 +161,17 @@ class Trace:
         """Note a module that is called."""
         if id(module) not in self.made:
             self.modules[id(module)] = module
+
+    def below(self) -> list[Any]:
+        """Return the modules in those that were called, but were not called themselves."""
+        found: dict[int, Any] = {}
+        waiting = list(self.modules.values())
+        while waiting:
+            for _, x, _ in waiting.pop()._own():
+                if hasattr(x, "_own") and id(x) not in self.modules and id(x) not in found:
+                    found[id(x)] = x
+                    waiting.append(x)
+        return list(found.values())
 
     def assigns(self, module: Any, name: str, value: Any) -> None:
         """Note a buffer that is assigned to; refuse any other attribute that changes.

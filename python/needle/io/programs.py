@@ -387,8 +387,9 @@ class LoadedProgram:
         if settings not in self._calls:
             loader, count = self._loader, self._bound.results
             trace: Any = SimpleNamespace(
-                steps=loader.steps, generator=loader.words or None, drawn=loader.words, modules={}
-            )
+                steps=loader.steps, generator=loader.words or None, drawn=loader.words, modules={},
+                below=list, static_graph=None,
+            )  # fmt: skip
             found: Any = SimpleNamespace(cleared=[], needs=[False] * count, asked=[])
             self._calls[settings] = Call(self._bound, found, trace, loader.frame, mode, settings)
         return self._calls[settings]

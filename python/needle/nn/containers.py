@@ -13,6 +13,7 @@ from collections.abc import (
 )
 from typing import Any, Generic, TypeVar
 
+from needle import tracing
 from needle.errors import ArgumentError, IndexRangeError, OptionError, unknown
 from needle.nn.activation import ReLU
 from needle.nn.image_norm import BatchNorm2d
@@ -227,7 +228,9 @@ class Table(Module, Generic[_V]):
         owner = type(self).__name__
         if not isinstance(name, str) or not name or "." in name:
             raise OptionError(f"{owner}: expected a name (a string without dots), got {name!r}")
-        self.table[name] = self._checked(f"{owner}: {name!r}", value)
+        new, old = self._checked(f"{owner}: {name!r}", value), self.table.get(name)
+        self.table[name] = new
+        tracing.changed(old)
 
     def __getitem__(self, name: str) -> _V:
         """Return the entry with a name."""
@@ -235,7 +238,7 @@ class Table(Module, Generic[_V]):
 
     def __delitem__(self, name: str) -> None:
         """Remove an entry."""
-        del self.table[self._known(name)]
+        tracing.changed(self.table.pop(self._known(name)))
 
     def _known(self, name: str) -> str:
         if name not in self.table:
@@ -322,6 +325,7 @@ class ParameterList(Module):
         if not isinstance(parameters, Iterable):
             raise ArgumentError(f"{what}s are {parameters!r:.60}, not several tensors")
         self.held += [_as_parameter(f"{what} {i}", p) for i, p in enumerate(parameters, size)]
+        tracing.changed()
         return self
 
     __iadd__ = extend
@@ -335,7 +339,9 @@ class ParameterList(Module):
     def __setitem__(self, index: int, parameter: Tensor) -> None:
         """Replace a parameter."""
         place = _place(self, index, "parameter")
-        self.held[place] = _as_parameter(f"{type(self).__name__}: parameter {index}", parameter)
+        old, what = self.held[place], f"{type(self).__name__}: parameter {index}"
+        self.held[place] = _as_parameter(what, parameter)
+        tracing.changed(old)
 
     def __len__(self) -> int:
         return len(self.held)

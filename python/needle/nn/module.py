@@ -150,9 +150,13 @@ class Module(Registry):
         elif name in self._vacant and self.__dict__[name] is None:
             check_parameter(f"{type(self).__name__}.{name}", value)
         object.__setattr__(self, name, value)
+        if old is not None and old is not value and trace is None:
+            tracing.replaced(old)
 
     def __delattr__(self, name: str) -> None:
+        old = self.__dict__.get(name)
         object.__delattr__(self, name)
+        tracing.changed(old)
         if name in self._vacant:
             object.__setattr__(self, "_vacant", tuple(x for x in self._vacant if x != name))
 

@@ -363,7 +363,8 @@ def variables(inputs: Sequence[Tensor]) -> list[Tensor]:
             found.append(executor.apply(Identity.of(), x))
             continue
         if graph.lazy() and (tracing.current() or (x.array is None and not x.node.done)):
-            found.append(graph.pend(Identity.of(), (x,), x.spec, True))
+            needs = has_gradients(x.spec.dtype)
+            found.append(graph.pend(Identity.of(), (x,), x.spec, needs))
             continue
         start = graph.wrap(executor.array_of(x))
         start.requires_grad = has_gradients(x.spec.dtype)
