@@ -324,9 +324,9 @@ def test_geometry_merges_axes():
 # ---- fused programs, updates -------------------------------------------------------------
 
 PROGRAMS = {
-    "affine": ([("multiply", (0, 1)), ("add", (3, 2)), ("tanh", (4,))], 3, 1),
-    "choice": ([("greater", (0, 1)), ("where", (2, 0, 1)), ("negative", (3,))], 2, 2),
-    "repeated": ([("add", (0, 0)), ("multiply", (1, 1))], 1, 1),
+    "affine": ((("multiply", (0, 1)), ("add", (3, 2)), ("tanh", (4,))), 3, 1),
+    "choice": ((("greater", (0, 1)), ("where", (2, 0, 1)), ("negative", (3,))), 2, 2),
+    "repeated": ((("add", (0, 0)), ("multiply", (1, 1))), 1, 1),
 }
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from needle import config
 from needle import dtype as dtypes
 from needle.backend import fused, kernels
-from needle.backend.ndarray import NDArray, array, empty, full
+from needle.backend.fused import Places, Program
+from needle.backend.ndarray import Arrays, NDArray, Rows, array, empty, full
 
 Describe = Callable[..., Exception]
 """A function that makes the error for a position, and for the value there if it is known."""
@@ -262,12 +263,7 @@ class Backend:
         return None
 
     def run_each(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[Sequence[NDArray]],
-        inputs: Sequence[Sequence[NDArray]],
-        numbers: NDArray,
-        results: Sequence[int] | None = None,
+        self, program: Program, outs: Rows, inputs: Rows, numbers: NDArray, results: Places = None
     ) -> None:
         """Run one elementwise program for each of several tensors.
 
@@ -285,14 +281,9 @@ class Backend:
             self.run_fused(program, made, [*given, *scalars], results)
 
     def matmul_epilogue(
-        self,
-        outs: Sequence[NDArray],
-        a: NDArray,
-        b: NDArray,
-        steps: Sequence[tuple[str, int]],
-        others: Sequence[NDArray],
-        kept: int,
-    ) -> bool:
+        self, outs: Arrays, a: NDArray, b: NDArray, steps: Sequence[tuple[str, int]],
+        others: Arrays, kept: int,
+    ) -> bool:  # fmt: skip
         """Compute a product and elementwise functions on it; False: there is no such kernel.
 
         Args:
@@ -306,11 +297,7 @@ class Backend:
         return False
 
     def run_fused(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[NDArray],
-        inputs: Sequence[NDArray],
-        results: Sequence[int] | None = None,
+        self, program: Program, outs: Arrays, inputs: Arrays, results: Places = None
     ) -> None:
         """Run an elementwise program (``fused.py`` says what it looks like).
 
@@ -323,19 +310,13 @@ class Backend:
             inputs: arrays of that shape (stride 0 where they do not vary).
             results: the register of each output; None: the last ones.
         """
-        code = tuple((function, tuple(arguments)) for function, arguments in program)
-        found = fused.result_registers(code, len(outs), len(inputs), results)
-        fused.run(self, code, outs, inputs, found)
+        found = fused.result_registers(program, len(outs), len(inputs), results)
+        fused.run(self, program, outs, inputs, found)
 
     def reduce_fused(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[NDArray],
-        inputs: Sequence[NDArray],
-        results: Sequence[int],
-        function: str,
-        axes: tuple[int, ...],
-    ) -> None:
+        self, program: Program, outs: Arrays, inputs: Arrays, results: Sequence[int],
+        function: str, axes: tuple[int, ...],
+    ) -> None:  # fmt: skip
         """Run an elementwise program, and reduce its last output, which nobody else needs.
 
         This default computes that output and then reduces it; a backend may have a kernel that

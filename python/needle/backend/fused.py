@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from needle import dtype as dtypes
 from needle.backend.functions import functions
-from needle.backend.ndarray import empty, full
+from needle.backend.ndarray import Arrays, empty, full
 from needle.dtype import DType
 from needle.errors import ArgumentError, DtypeError
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Step = tuple[str, tuple[int | str, ...]]
 Program = tuple[Step, ...]
+Places = Sequence[int] | None
+"""The register of each output of a program; None: the last ones."""
 CASTS = {kind.name: kind for kind in dtypes.ALL}
 
 
@@ -77,10 +79,8 @@ def operand_dtype(
     return kinds[used[-1]] if used else None
 
 
-def result_registers(
-    program: Program, outs: int, inputs: int, results: Sequence[int] | None
-) -> tuple[int, ...]:
-    """Return the registers of the outputs: the last ones if ``results`` is None.
+def result_registers(program: Program, outs: int, inputs: int, results: Places) -> tuple[int, ...]:
+    """Return the registers of the outputs.
 
     Raises:
         ArgumentError: unless each is the register of a step, and no other output's.
@@ -101,11 +101,7 @@ def value_of(text: str, kind: DType) -> float:
 
 
 def run(
-    backend: Backend,
-    program: Program,
-    outs: Sequence[Any],
-    inputs: Sequence[Any],
-    results: Sequence[int],
+    backend: Backend, program: Program, outs: Arrays, inputs: Arrays, results: Sequence[int]
 ) -> None:
     """Run a program step by step: the definition of ``Backend.run_fused``."""
     shape, device = outs[0].shape, outs[0].device
@@ -131,17 +127,11 @@ def run(
 
 
 def reduce(
-    backend: Backend,
-    program: Sequence[tuple[str, tuple[int | str, ...]]],
-    outs: Sequence[Any],
-    inputs: Sequence[Any],
-    results: Sequence[int],
-    function: str,
-    axes: tuple[int, ...],
-) -> None:
+    backend: Backend, program: Program, outs: Arrays, inputs: Arrays, results: Sequence[int],
+    function: str, axes: tuple[int, ...],
+) -> None:  # fmt: skip
     """Run a program and then a reduction: the definition of ``Backend.reduce_fused``."""
-    code = tuple((name, tuple(arguments)) for name, arguments in program)
-    kind = register_dtypes(code, tuple(x.dtype for x in inputs))[results[-1]]
+    kind = register_dtypes(program, tuple(x.dtype for x in inputs))[results[-1]]
     whole = empty(inputs[0].shape, kind, inputs[0].device)
-    backend.run_fused(code, [*outs[:-1], whole], inputs, results)
+    backend.run_fused(program, [*outs[:-1], whole], inputs, results)
     backend.reduce(function, outs[-1], whole, axes)

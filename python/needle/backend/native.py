@@ -16,6 +16,8 @@ from needle.backend import lengths as lengths
 from needle.backend import overrides as overrides
 from needle.backend import sequence as sequence
 from needle.backend.contract import Backend, Describe
+from needle.backend.fused import Places, Program
+from needle.backend.ndarray import Arrays, NDArray, Rows
 from needle.backend.numpy import view
 from needle.core import numbers
 from needle.errors import DtypeError
@@ -109,14 +111,9 @@ class NativeBackend(Backend):
         self.core.scan(_SCANS[function], out, x, axis)
 
     def matmul_epilogue(
-        self,
-        outs: Sequence[Any],
-        a: Any,
-        b: Any,
-        steps: Sequence[tuple[str, int]],
-        others: Sequence[Any],
-        kept: int,
-    ) -> bool:
+        self, outs: Arrays, a: Any, b: Any, steps: Sequence[tuple[str, int]],
+        others: Arrays, kept: int,
+    ) -> bool:  # fmt: skip
         code = [(self._code(function), place) for function, place in steps]
         first, *last = outs
         return bool(self.core.matmul_epilogue(first, a, b, code, list(others), kept, *last))
@@ -157,37 +154,22 @@ class NativeBackend(Backend):
         return self._updates.get(name) if dtype.itemsize > 2 else None
 
     def run_fused(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[Any],
-        inputs: Sequence[Any],
-        results: Sequence[int] | None = None,
+        self, program: Program, outs: Arrays, inputs: Arrays, results: Places = None
     ) -> None:
         self.core.run_fused(*_coded(program, len(outs), inputs, results), list(outs), list(inputs))
 
     def reduce_fused(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[Any],
-        inputs: Sequence[Any],
-        results: Sequence[int],
-        function: str,
-        axes: tuple[int, ...],
-    ) -> None:
-        code = tuple((name, tuple(arguments)) for name, arguments in program)
-        kinds = fused.register_dtypes(code, tuple(x.dtype for x in inputs))
-        known = _coded(code, len(outs), inputs, results)
+        self, program: Program, outs: Arrays, inputs: Arrays, results: Sequence[int],
+        function: str, axes: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        kinds = fused.register_dtypes(program, tuple(x.dtype for x in inputs))
+        known = _coded(program, len(outs), inputs, results)
         reduction = (kernels.reduction_code(function), axes, kinds[results[-1]].code)
         if not self.core.reduce_fused(*known, reduction, list(outs), list(inputs)):
             super().reduce_fused(program, outs, inputs, results, function, axes)
 
     def run_each(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[Sequence[Any]],
-        inputs: Sequence[Sequence[Any]],
-        numbers: Any,
-        results: Sequence[int] | None = None,
+        self, program: Program, outs: Rows, inputs: Rows, numbers: NDArray, results: Places = None
     ) -> None:
         given = [*inputs[0], *[numbers] * numbers.size]
         known = _coded(program, len(outs[0]), given, results)
@@ -199,11 +181,10 @@ class NativeBackend(Backend):
 
 
 def _coded(
-    program: Any, outs: int, inputs: Sequence[Any], results: Sequence[int] | None
+    program: Program, outs: int, inputs: Arrays, results: Places
 ) -> tuple[list[Any], list[Any], list[int]]:
-    code = tuple((function, tuple(arguments)) for function, arguments in program)
     places = None if results is None else tuple(results)
-    return _native_program(code, outs, tuple(x.dtype for x in inputs), places)
+    return _native_program(program, outs, tuple(x.dtype for x in inputs), places)
 
 
 def _code(function: str) -> int:
@@ -214,7 +195,7 @@ def _code(function: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _native_program(
-    program: fused.Program, outs: int, inputs: tuple[Any, ...], results: tuple[int, ...] | None
+    program: Program, outs: int, inputs: tuple[Any, ...], results: tuple[int, ...] | None
 ) -> tuple[list[Any], list[Any], list[int]]:
     """Return a program as the core takes it: instructions, numbers (value, dtype), results.
 
@@ -235,10 +216,7 @@ def _native_program(
         return x if x < len(inputs) else x + len(numbers)
 
     code = [
-        (
-            _code(function),
-            [register(x, own) for x in arguments],
-        )
+        (_code(function), [register(x, own) for x in arguments])
         for (function, arguments), own in zip(program, owns, strict=True)
     ]
     values = [(float(fused.value_of(text, own)), own.code) for text, own in texts if own]

@@ -413,6 +413,10 @@ class NDArray(_Base):
 
 set_array_class(NDArray)
 
+Arrays = Sequence[NDArray]
+Rows = Sequence[Arrays]
+"""For each of several tensors its arrays."""
+
 
 def _overlaps(values: Numpy) -> bool:
     """Return whether several elements may share memory."""

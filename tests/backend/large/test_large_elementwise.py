@@ -235,7 +235,7 @@ def test_programs(isa, dtype, shape):
     a, b = (tensor(rows(1, int(np.prod(shape)), i).reshape(shape), dtype, i) for i in range(2))
     arrays = [executor.primal_array(x) for x in (a, b)]
     outs = [ndarray.empty(shape, a.dtype, device) for _ in range(2)]
-    program = [("multiply", (0, 1)), ("maximum", (2, 0)), ("negative", (3,))]
+    program = (("multiply", (0, 1)), ("maximum", (2, 0)), ("negative", (3,)))
     device.backend.run_fused(program, outs, arrays)
     larger = np.maximum(exact(a) * exact(b), exact(a))
     for out, expected in zip(outs, (larger, -larger), strict=True):

@@ -30,7 +30,8 @@ from needle.backend.cuda.pinned import Pinned
 from needle.backend.cuda.streams import Streams
 from needle.backend.cuda.table import BITS, CPP
 from needle.backend.functions import functions
-from needle.backend.ndarray import empty_of
+from needle.backend.fused import Places, Program
+from needle.backend.ndarray import Arrays, NDArray, Rows, empty_of
 from needle.dtype import ALL, DType
 from needle.errors import DtypeError
 
@@ -163,7 +164,7 @@ class CudaBackend(Backend):
     # ---- elementwise -------------------------------------------------------------------
 
     def copy(self, out: Any, x: Any) -> Any:
-        return self._again(self._copy, None, out, x)
+        return self._again(CudaBackend._copy, None, out, x)
 
     def _copy(self, _: None, out: Any, x: Any) -> None:
         g = geometry(out.shape, out.strides, x.strides)
@@ -196,10 +197,10 @@ class CudaBackend(Backend):
 
     def elementwise(self, function: str, out: Any, *inputs: Any) -> Any:
         """See ``Backend``; return the launch for other arrays like these, or None."""
-        return self._again(self._elementwise, function, out, *inputs)
+        return self._again(CudaBackend._elementwise, function, out, *inputs)
 
     def _again(self, call: Callable[..., None], what: Any, *arrays: Any) -> Any:
-        """Call ``call(what, *arrays)``, or repeat its launch for similar arrays.
+        """Call ``call(self, what, *arrays)``, or repeat its launch for similar arrays.
 
         Args:
             call: its launch must only depend on ``what``, the arrays' specs and strides, and
@@ -208,13 +209,13 @@ class CudaBackend(Backend):
             arrays: the result and the operands.
         """
         if self.port is None:
-            call(what, *arrays)
+            call(self, what, *arrays)
             return None
         key = (call.__name__, what, *[y for x in arrays for y in (x.spec, x.strides)])
         launch = self.prepared.get(key)
         if launch is None or not launch(*arrays):
             before = self.port.launches
-            call(what, *arrays)
+            call(self, what, *arrays)
             launch = self.port.again(before, arrays)
             if launch is not None:
                 if len(self.prepared) >= MOST_PREPARED:
@@ -247,22 +248,13 @@ class CudaBackend(Backend):
     # ---- the rest of the contract ------------------------------------------------------
 
     def reduce(self, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> Any:
-        return self._again(self._reduce, (function, axes), out, x)
-
-    def _reduce(self, what: tuple[str, tuple[int, ...]], out: Any, x: Any) -> None:
-        reductions.reduce(self, what[0], out, x, what[1])
+        return self._again(reductions.reduce, (function, axes), out, x)
 
     def scan(self, function: str, out: Any, x: Any, axis: int) -> None:
-        self._again(self._scan, (function, axis), out, x)
-
-    def _scan(self, what: tuple[str, int], out: Any, x: Any) -> None:
-        reductions.scan(self, what[0], out, x, what[1])
+        self._again(reductions.scan, (function, axis), out, x)
 
     def matmul(self, out: Any, a: Any, b: Any) -> Any:
-        return self._again(self._matmul, None, out, a, b)
-
-    def _matmul(self, _: None, out: Any, a: Any, b: Any) -> None:
-        products.matmul(self, out, a, b)
+        return self._again(products.matmul, None, out, a, b)
 
     def gather(self, out: Any, x: Any, index: Any, axis: int) -> int:
         return indexing.gather(self, out, x, index, axis)
@@ -292,25 +284,14 @@ class CudaBackend(Backend):
         return fused.kernel_of(self, name)
 
     def run_fused(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[Any],
-        inputs: Sequence[Any],
-        results: Sequence[int] | None = None,
+        self, program: Program, outs: Arrays, inputs: Arrays, results: Places = None
     ) -> None:
-        code = tuple((name, tuple(args)) for name, args in program)
-        fused.run(self, code, outs, inputs, results)
+        fused.run(self, program, outs, inputs, results)
 
     def run_each(
-        self,
-        program: Sequence[tuple[str, tuple[int | str, ...]]],
-        outs: Sequence[Sequence[Any]],
-        inputs: Sequence[Sequence[Any]],
-        numbers: Any,
-        results: Sequence[int] | None = None,
+        self, program: Program, outs: Rows, inputs: Rows, numbers: NDArray, results: Places = None
     ) -> None:
-        code = tuple((name, tuple(args)) for name, args in program)
-        fused.run_each(self, code, outs, inputs, numbers, results)
+        fused.run_each(self, program, outs, inputs, numbers, results)
 
 
 def _all_of(kind: DType) -> Family:

@@ -20,12 +20,14 @@ from needle.backend.cuda.launch import Launcher, blocks_for
 from needle.backend.cuda.table import CPP
 from needle.backend.fused import (
     CASTS,
+    Places,
     Program,
     operand_dtype,
     register_dtypes,
     result_registers,
     value_of,
 )
+from needle.backend.ndarray import Arrays, NDArray, Rows
 from needle.dtype import DType
 
 Kinds = tuple[DType, ...]
@@ -35,13 +37,7 @@ MOST_TENSORS, PARAMETERS = 48, 4096
 """Of a launch: tensors, and bytes of its parameters."""
 
 
-def run(
-    backend: Launcher,
-    program: Program,
-    outs: Sequence[Any],
-    inputs: Sequence[Any],
-    results: Sequence[int] | None = None,
-) -> None:
+def run(backend: Launcher, program: Program, outs: Arrays, inputs: Arrays, results: Places) -> None:
     """Run a program; see ``Backend.run_fused``. Results are those of its steps one by one."""
     g = geometry(outs[0].shape, *[x.strides for x in (*outs, *inputs)])
     places = result_registers(program, len(outs), len(inputs), results)
@@ -138,12 +134,7 @@ def _literal(text: str, kind: DType) -> str:
 
 
 def run_each(
-    backend: Launcher,
-    program: Program,
-    outs: Sequence[Sequence[Any]],
-    inputs: Sequence[Sequence[Any]],
-    numbers: Any,
-    results: Sequence[int] | None = None,
+    backend: Launcher, program: Program, outs: Rows, inputs: Rows, numbers: NDArray, results: Places
 ) -> None:
     """Run a program for each of several tensors; see ``Backend.run_each``."""
     rows = [(*made, *given) for made, given in zip(outs, inputs, strict=True)]

@@ -7,6 +7,7 @@ without a kernel, and for empty arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from needle import dtype as dtypes
@@ -89,7 +90,7 @@ def _length(x: NDArray, axes: tuple[int, ...]) -> NDArray:
     """Return the roots of sums of squares over axes, which stay with size 1, in float64."""
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     out = empty(kept, dtypes.float64, x.device)
-    reductions.reduce(x.device.backend, "norm", out, x, axes)
+    reductions.reduce(x.device.backend, ("norm", axes), out, x)
     return out
 
 
@@ -162,28 +163,9 @@ def _softmax_grad(logarithm: str, op: Any, out: NDArray, g: NDArray) -> Any:
     return dx
 
 
-@both("Softmax")
-def softmax(op: Any, x: NDArray) -> Any:
-    """Softmax along an axis."""
-    return _softmax("false", op, x)
-
-
-@both("LogSoftmax")
-def log_softmax(op: Any, x: NDArray) -> Any:
-    """Log-softmax along an axis."""
-    return _softmax("true", op, x)
-
-
-@both("SoftmaxGrad")
-def softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
-    """Gradient of softmax."""
-    return _softmax_grad("false", op, out, g)
-
-
-@both("LogSoftmaxGrad")
-def log_softmax_grad(op: Any, out: NDArray, g: NDArray) -> Any:
-    """Gradient of log-softmax."""
-    return _softmax_grad("true", op, out, g)
+for _name, _logarithm in (("Softmax", "false"), ("LogSoftmax", "true")):
+    both(_name)(partial(_softmax, _logarithm))
+    both(f"{_name}Grad")(partial(_softmax_grad, _logarithm))
 
 
 # ---- cross entropy -----------------------------------------------------------------
@@ -282,12 +264,12 @@ def _column_sums(
     wanted = -(-4 * x.device.backend.driver.properties.multiprocessors // across)
     part = -(-rows // max(1, min(wanted, rows // 64, 1024)))
     parts = -(-rows // part)
-    partial, sums = (empty((n, 2, d), _wide(x), x.device) for n in (parts, 1))
+    pieces, sums = (empty((n, 2, d), _wide(x), x.device) for n in (parts, 1))
     places = [0 if y is None else address(y) for y in (g, means, rstds)]
-    _norm(x, f"column_sums<{what}, {by_row}, T>", (across, parts, 1), address(partial), address(x),
+    _norm(x, f"column_sums<{what}, {by_row}, T>", (across, parts, 1), address(pieces), address(x),
           *places, rows, d, part)  # fmt: skip
     ends = [0 if y is None else address(y) for y in outs]
-    _norm(x, "column_finish<T>", across, address(sums), *ends, address(partial), parts, d,
+    _norm(x, "column_finish<T>", across, address(sums), *ends, address(pieces), parts, d,
           float(scale))  # fmt: skip
     return sums.reshape((2, d))
 

@@ -20,7 +20,7 @@ TILES = {
 """Rows, columns and depth of a block's tile, rows and columns of a thread's."""
 
 
-def matmul(backend: Launcher, out: Any, a: Any, b: Any) -> None:
+def matmul(backend: Launcher, _what: None, out: Any, a: Any, b: Any) -> None:
     """Multiply; see ``Backend.matmul``."""
     if out.dtype.kind == "b":
         raise DtypeError(f"matmul: not supported for bool on {backend.name}")

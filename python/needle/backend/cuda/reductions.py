@@ -26,8 +26,9 @@ MAX_PARTS = 4096
 STATE_BYTES = 24
 
 
-def reduce(backend: Launcher, function: str, out: Any, x: Any, axes: tuple[int, ...]) -> None:
-    """Reduce x over axes; see ``Backend.reduce``."""
+def reduce(backend: Launcher, how: tuple[str, tuple[int, ...]], out: Any, x: Any) -> None:
+    """Reduce x by a function over axes; see ``Backend.reduce``."""
+    function, axes = how
     if not out.size:
         return
     kept_axes = [i for i in range(x.ndim) if i not in axes]
@@ -121,8 +122,9 @@ def _family(kind: str) -> Iterable[str]:
 SCANS = {"cumsum": "CumSum", "cumprod": "CumProd", "cummax": "CumMax", "cummin": "CumMin"}
 
 
-def scan(backend: Launcher, function: str, out: Any, x: Any, axis: int) -> None:
-    """Cumulate along an axis; see ``Backend.scan``."""
+def scan(backend: Launcher, how: tuple[str, int], out: Any, x: Any) -> None:
+    """Cumulate by a function along an axis; see ``Backend.scan``."""
+    function, axis = how
     if not x.size:
         return
     others = [i for i in range(x.ndim) if i != axis]

@@ -19,7 +19,7 @@ import numpy as np
 from needle import config, executor, graph, nancheck
 from needle import dtype as dtypes
 from needle.backend import kernels
-from needle.backend.ndarray import NDArray, array, empty, empty_of, full
+from needle.backend.ndarray import Arrays, NDArray, array, empty, empty_of, full
 from needle.devices import Device
 from needle.errors import DtypeError, ShapeError, explain
 from needle.ops.core.formula import Formula, Program, trace
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 State = dict["Tensor", NDArray]
 """For each parameter one array of its shape; float32 where the parameter is half precision."""
-
-Arrays = Sequence[NDArray]
 
 
 class Kernel(NamedTuple):
