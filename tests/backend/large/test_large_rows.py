@@ -83,7 +83,7 @@ def test_scatter_add_of_elements(isa, dtype, n):
         ops.scatter_add(tensor(index), updates, 0, (extent, n))
 
 
-@looped("zen", [0, 5])
+@looped("zen", [0, 1, 5])
 @looped("dtype", ["float32", "float64", "bfloat16"])
 def test_indices_along_rows(count_as_zen, zen, dtype):
     count_as_zen(zen)
