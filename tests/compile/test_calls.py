@@ -94,6 +94,23 @@ def test_a_buffer_that_is_shifted_and_returned():
     assert model.past.tolist() == [2, 3, 4]
 
 
+def test_items_of_tensors_outside_are_assigned_in_each_call():
+    w = ndl.Tensor([1.0, 1.0], requires_grad=False)
+
+    def f(fails):
+        w[0] = 3.0
+        return w.item() if fails else w + 1
+
+    run = ndl.compile(f, static="fails")
+    with pytest.raises(TraceError):
+        run(True)
+    assert w.tolist() == [1.0, 1.0]
+    for value in (1.0, 10.0):
+        w.data = ndl.full((2,), value)
+        assert run(False).tolist() == [4.0, value + 1]
+        assert w.tolist() == [3.0, value]
+
+
 def test_a_buffer_that_is_none_at_first():
     class Sum(nn.Module):
         def __init__(self):

@@ -1,5 +1,6 @@
 // x[index] for integers and slices, read and written; getitem_tensor.cc does it for tensors.
 #include "gate/gate.h"
+#include "types/graph.h"
 #include <cmath>
 
 namespace needle {
@@ -177,7 +178,8 @@ Array* plain_array(PyObject* value) {
 // setitem(x, index, value): whether it was done; otherwise the definition has to do it.
 PyObject* setitem(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int64_t numbers[1 + 3 * kMaxDims];
-  if (n != 3 || !modes.open || !is_tensor(args[0])) Py_RETURN_FALSE;
+  // within a trace the assignment is part of the graph
+  if (n != 3 || !modes.open || journal || !is_tensor(args[0])) Py_RETURN_FALSE;
   auto* tensor = reinterpret_cast<Tensor*>(args[0]);
   if (!writable(tensor)) Py_RETURN_FALSE;
   auto* x = reinterpret_cast<Array*>(tensor->array);
