@@ -12,6 +12,7 @@ from looped import looped
 
 import needle as ndl
 from needle import nn, optim, train
+from needle.errors import NonFiniteError
 
 
 class Settings:
@@ -340,6 +341,19 @@ def test_an_error_of_the_loss_is_that_of_the_loss():
 
     with pytest.raises(NameError, match="missing"):
         fit(wrong)
+
+
+@looped("accumulate", [1, 2])
+def test_a_loss_that_is_not_finite_is_no_reason(accumulate):
+    model, notes = nn.Linear(3, 1), Notes()
+    bad = (ndl.full((4, 3), math.nan), ndl.ones(4, 1))
+    t = train.Trainer(
+        model, optim.SGD(model.parameters(), lr=0.01), plain, [bad], progress=notes,
+        accumulate=accumulate,
+    )  # fmt: skip
+    with pytest.raises(NonFiniteError):
+        t.fit(epochs=1)
+    assert not notes.notes
 
 
 def test_many_sizes_of_batches_are_all_trained():

@@ -210,6 +210,8 @@ def automatic(
         if outside.holds():
             try:
                 return program(x)
+            except NonFiniteError:
+                raise
             except RetraceError as error:  # other arguments have programs
                 outside.tell(str(error))
             except Exception as error:  # nothing is changed; if it is the user's, it comes again
