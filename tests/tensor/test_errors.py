@@ -309,3 +309,8 @@ def test_what_is_no_tensor_is_named_with_its_library():
         ndl.add(tensor(2), [1, 2])
     with pytest.raises(ArgumentError, match="got NoneType$"):
         ndl.add(tensor(2), None)
+
+
+def test_an_item_of_a_batch_that_is_none():
+    with pytest.raises(NeedleError, match="an item of the batch is None\n  try: a return"):
+        ndl.data.collate([None])

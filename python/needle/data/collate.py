@@ -35,6 +35,10 @@ def collate(items: list[Any]) -> Any:
         return {name: collate([item[name] for item in items]) for name in first}
     if all(isinstance(item, (str, bytes)) for item in items):
         return tuple(items)
+    if any(item is None for item in items):
+        raise DataError(
+            "collate: an item of the batch is None\n  try: a return in __getitem__, or a collate_fn"
+        )
     arrays = [np.asarray(item) for item in items]
     shapes = sorted({x.shape for x in arrays})
     if len(shapes) > 1:
