@@ -180,6 +180,11 @@ def describe(x: Any) -> str:
     return text
 
 
+def undefined(x: Any, method: str) -> NotImplementedError:
+    """Return the error for a method that a subclass has to define."""
+    return NotImplementedError(f"{type(x).__name__} defines no {method}()")
+
+
 def explain(
     kind: type[_Error],
     operation: str,

@@ -314,3 +314,8 @@ def test_what_is_no_tensor_is_named_with_its_library():
 def test_an_item_of_a_batch_that_is_none():
     with pytest.raises(NeedleError, match="an item of the batch is None\n  try: a return"):
         ndl.data.collate([None])
+
+
+def test_methods_that_a_subclass_lacks():
+    with pytest.raises(NotImplementedError, match=r"Dataset defines no __len__\(\)"):
+        len(ndl.data.Dataset())

@@ -16,7 +16,7 @@ from needle.backend import images as native
 from needle.backend.numpy import philox
 from needle.data.dataset import check_index
 from needle.data.transforms import pixels
-from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError
+from needle.errors import ArgumentError, DtypeError, OptionError, ShapeError, undefined
 from needle.ops.core.attributes import real
 
 __all__ = [
@@ -38,7 +38,7 @@ class BatchTransform:
 
     def __call__(self, images: Images, random: Images) -> Images:
         """Return the new batch [n, h, w, c]; ``random`` is [n, draws], uniform in [0, 1)."""
-        raise NotImplementedError
+        raise undefined(self, "__call__")
 
     def row(self) -> tuple[float, float] | None:
         """Return this transform as a row of ``backend.images.augmented``; None if there is none."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from needle.data.collate import collate
-from needle.errors import ArgumentError, DataError, IndexRangeError, describe
+from needle.errors import ArgumentError, DataError, IndexRangeError, describe, undefined
 from needle.ops import random
 
 __all__ = ["ConcatDataset", "Dataset", "NDArrayDataset", "Subset", "random_split"]
@@ -41,11 +41,11 @@ class Dataset:
 
     def __getitem__(self, index: object) -> Any:
         """Return the item of an index."""
-        raise NotImplementedError
+        raise undefined(self, "__getitem__")
 
     def __len__(self) -> int:
         """Return the number of items."""
-        raise NotImplementedError
+        raise undefined(self, "__len__")
 
     def apply_transforms(self, x: Any) -> Any:
         """Return x after all transforms."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend.axes import integer
-from needle.errors import OptionError
+from needle.errors import OptionError, undefined
 from needle.ops import random
 
 __all__ = [
@@ -90,11 +90,11 @@ class Sampler:
 
     def __len__(self) -> int:
         """Return the number of samples in a pass."""
-        raise NotImplementedError
+        raise undefined(self, "__len__")
 
     def order(self, seed: int, epoch: int) -> Order:
         """Return a function of positions start and stop that gives the indices there."""
-        raise NotImplementedError
+        raise undefined(self, "order")
 
     def __iter__(self) -> Iterator[int]:
         """Yield the indices of the first epoch from seed 0."""

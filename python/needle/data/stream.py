@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from needle.backend.axes import integer
-from needle.errors import OptionError
+from needle.errors import OptionError, undefined
 from needle.ops import random
 
 __all__ = ["IterableDataset", "ShuffleBuffer"]
@@ -39,7 +39,7 @@ class IterableDataset:
 
     def items(self, shard: int, shards: int) -> Iterator[Any]:
         """Yield the items of a shard, the same ones each time."""
-        raise NotImplementedError
+        raise undefined(self, "items")
 
     def seek(self, shard: int, shards: int, start: int) -> Iterator[Any]:
         """Yield the items of a shard from number ``start`` on.

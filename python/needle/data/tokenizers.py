@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from needle.data.text import END
-from needle.errors import DataError, OptionError, unknown
+from needle.errors import DataError, OptionError, undefined, unknown
 
 __all__ = ["ByteTokenizer", "TextFile", "Tokenizer", "WordTokenizer", "load_tokenizer"]
 
@@ -27,15 +27,15 @@ class Tokenizer:
     kind: ClassVar[str]
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        raise undefined(self, "__len__")
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text. Raises DataError for what the vocabulary lacks."""
-        raise NotImplementedError
+        raise undefined(self, "encode")
 
     def pieces(self, ids: Iterable[int]) -> Iterator[str]:
         """Yield the text of each id as it comes; the pieces make the whole text."""
-        raise NotImplementedError
+        raise undefined(self, "pieces")
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids."""
@@ -43,7 +43,7 @@ class Tokenizer:
 
     def entries(self) -> list[Any]:
         """Return the vocabulary as JSON can hold it."""
-        raise NotImplementedError
+        raise undefined(self, "entries")
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend.axes import integer
-from needle.errors import ArgumentError, OptionError, ShapeError
+from needle.errors import ArgumentError, OptionError, ShapeError, undefined
 from needle.ops import random
 
 __all__ = ["RandomCrop", "RandomFlipHorizontal", "Transform"]
@@ -30,7 +30,7 @@ class Transform:
 
     def __call__(self, x: Any) -> Any:
         """Return the changed item."""
-        raise NotImplementedError
+        raise undefined(self, "__call__")
 
 
 class RandomFlipHorizontal(Transform):
